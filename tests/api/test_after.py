@@ -19,11 +19,10 @@ from pg_scheduler import (
     Scheduler,
 )
 from pg_scheduler.events import Event, JobBlocked, JobCancelled
-from pg_scheduler.queue import consequences
 from pg_scheduler.queue.unique_keys import Holder, UniqueKeyRepository
-from pg_scheduler.worker.overdue import DeadlineScanner
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -157,8 +156,8 @@ async def test_job_whose_parent_fails_is_cancelled_with_an_event(scheduler: Sche
 async def test_end_of_a_long_chain_follows_its_begin_without_a_pause(
     make: Make, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consequences, "MAX_GENERATIONS", 2)
-    monkeypatch.setattr(DeadlineScanner, "interval_s", 600.0)
+    inside.replace(monkeypatch, consequence_generations=2)
+    inside.replace(monkeypatch, interval_of_deadline_scanner_s=600.0)
     scheduler = make(lease=timedelta(hours=1))
 
     async def work(name: str) -> None:

@@ -15,14 +15,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import CatchUp, ConflictResolution, JobSpec, Overlap, PayloadError, Scheduler
-from pg_scheduler.database.queries import load_queries
-from pg_scheduler.jobs.payload import MAX_JSON_BYTES
 from pg_scheduler.jobs.result import kept_value
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support import inside
+from tests.support.inside import load_queries
 from tests.support.worker import now
+
+MAX_JSON_BYTES = inside.internal_setting("bytes_of_json_value")
 
 COUNT: Final = 120
 """Jobs of each case: enough for COPY."""

@@ -12,10 +12,10 @@ import pytest
 
 from pg_scheduler import ConflictResolution, PayloadError, Sleep, Wait, current_job
 from pg_scheduler.events import JobCompleted, JobSuspended
-from pg_scheduler.steps import signals
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Recorder
@@ -186,8 +186,8 @@ async def test_job_that_waits_in_memory_gets_the_value(make: Make) -> None:
 
 
 async def test_pages_reach_every_job(t: TestScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "BROADCAST_PAGE", 3)
-    monkeypatch.setattr(signals, "BROADCAST_SIZE", 2)
+    inside.replace(monkeypatch, page_of_broadcast=3)
+    inside.replace(monkeypatch, size_of_broadcast=2)
     names = [f"w{number}" for number in range(5)]
     await add(t, "wait", *names)
     await t.run_until(NOW)

@@ -22,11 +22,13 @@ from pg_scheduler import (
     Scheduler,
 )
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.queue.bulk import PREPARE_BATCH
-from pg_scheduler.queue.writer import MIN_COPY_JOBS
 from tests.api.conftest import Make, Pools
+from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder, now
+
+PREPARE_BATCH = inside.internal_setting("prepared_jobs")
+MIN_COPY_JOBS = inside.internal_setting("copied_jobs")
 
 RAISE, IGNORE, REPLACE = ConflictResolution
 LATER = timedelta(hours=1)

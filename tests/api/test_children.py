@@ -36,7 +36,6 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted, JobStarted, JobSuspended
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import FixedDelay
 from tests.api.conftest import Make
@@ -44,6 +43,8 @@ from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
+
+MAX_STEPS = inside.internal_setting("steps_of_job")
 
 Pool = asyncpg.Pool
 

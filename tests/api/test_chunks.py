@@ -43,12 +43,11 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
-from tests.support.inside import registry_of
+from tests.support.inside import TaskRegistry, registry_of
 from tests.support.worker import PATIENCE, Recorder, now
 
 logger = logging.getLogger("tests.chunks")

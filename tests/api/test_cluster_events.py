@@ -37,8 +37,8 @@ from pg_scheduler.events import (
     WorkerStopped,
 )
 from pg_scheduler.queue.outbox import MAX_NOTIFICATION_BYTES
-from pg_scheduler.worker.notifications import Listener
 from tests.api.conftest import Make, Pools
+from tests.support import inside
 from tests.support.inside import bus_of, store_of, worker_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, listening_pid, now, wire_to
@@ -266,7 +266,7 @@ async def test_cluster_subscription_raises_configuration_error_when_notification
     async with wire_to(dsn) as wire:
         wire.loses_notifications = True
         scheduler = make(direct_dsn=wire.dsn)
-        monkeypatch.setattr(Listener, "probe_timeout_s", 0.1)
+        inside.replace(monkeypatch, probe_timeout_of_listener_s=0.1)
         await scheduler.start()
         with pytest.raises(ConfigurationError, match=r"notifications do not arrive.*direct_dsn"):
             await scheduler.next_event(JobFailed, cluster=True)

@@ -42,11 +42,10 @@ from pg_scheduler.events import (
     JobStarted,
 )
 from pg_scheduler.triggers import FixedDelay
-from pg_scheduler.worker.attempt_runner import AttemptRunner
-from pg_scheduler.worker.in_flight import Attempt, Completion, End, Revocation
+from pg_scheduler.worker.in_flight import Attempt, Completion, End
 from tests.api.conftest import Make, Pools
 from tests.support.executors import InThread
-from tests.support.inside import worker_of
+from tests.support.inside import AttemptRunner, Revocation, worker_of
 from tests.support.store import row, use_options
 from tests.support.worker import PATIENCE, Recorder, Wire, now, wire_to
 

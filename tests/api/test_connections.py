@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import md5
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 import psycopg
@@ -26,7 +26,6 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.base.settings import Notify
 from pg_scheduler.triggers import Every
 from tests.support.inside import outbox_of
 from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
@@ -190,7 +189,7 @@ async def test_commit_of_the_caller_notifies_only_by_the_setting(
 
 @pytest.mark.parametrize("setting", ["commit", "hint", "never"])
 async def test_commit_of_the_caller_notifies_by_the_mode_of_the_call(
-    setting: Notify, pool: asyncpg.Pool
+    setting: Literal["commit", "hint", "never"], pool: asyncpg.Pool
 ) -> None:
     async def notified(method: str, *args: Any, **options: Any) -> bool:
         async with listening(pool) as received:

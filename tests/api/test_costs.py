@@ -14,11 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, JobCompleted
-from pg_scheduler.scheduler.store import Store
 from tests.api.conftest import Make
-from tests.support.inside import outbox_of
+from tests.support.inside import Connections, Store, outbox_of
 from tests.support.parts import Parts
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, claim, new_job, now

@@ -40,9 +40,9 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.attempt_runner import AttemptRunner, DeadlineTimer
+from pg_scheduler.worker.attempt_runner import DeadlineTimer
 from tests.api.conftest import Make
-from tests.support.inside import store_of, worker_of
+from tests.support.inside import AttemptRunner, store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")

@@ -15,16 +15,15 @@ import pytest
 
 from pg_scheduler import Abort, JobStatus, Retry, RetryPolicy, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.events import JobExpired, JobFailed
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import DEFAULT_GRACE_S, DEFAULT_TIMEOUT
-from pg_scheduler.jobs.outcome import NOT_RETRIED, quarantine_error
+from pg_scheduler.jobs.outcome import NOT_RETRIED
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.worker.overdue import Expirer
-from pg_scheduler.worker.service import NEVER
 from tests.api.conftest import Make
 from tests.support import inside
+from tests.support.inside import NEVER, load_fragment, quarantine_error
 from tests.support.logs import records_of
 from tests.support.worker import Recorder
 

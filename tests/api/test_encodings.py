@@ -22,20 +22,16 @@ from pg_scheduler import (
     current_job,
 )
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.dashboard.app import STREAMS
-from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.database.faults import UnstorableTextError
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.embedded import Server
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, ServiceFaulted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.conftest import run_on
 from tests.dashboard.client import request
 from tests.support.cases import each_case
+from tests.support.inside import Connections, Store, dashboard_pages, dashboard_streams, load_queries
 from tests.support.worker import Recorder, now
 
 OWL = "🦉 Ünïcode"
@@ -305,7 +301,7 @@ PARAMETERS = ("id", "q", "name", "task", "group", "after", "term", "key", "state
 async def test_no_page_fails_when_the_encoding_lacks_a_character_of_its_address(latin1: Scheduler) -> None:
     board = dashboard(latin1, authorize=lambda _: Access("ada", "admin"))
     failed = []
-    for path in (*PAGES, *(stream for stream in STREAMS if stream != "/live")):
+    for path in (*dashboard_pages(), *(stream for stream in dashboard_streams() if stream != "/live")):
         for parameter in PARAMETERS:
             answer = await request(board, f"{path}?{urlencode({parameter: OWL})}")
             if answer.status not in {200, 400, 404}:

@@ -24,8 +24,8 @@ from pg_scheduler import (
 )
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobRetried
-from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make
+from tests.support.inside import TaskRegistry
 from tests.support.statements import Statements
 from tests.support.worker import Gate, Recorder
 

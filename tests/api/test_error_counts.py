@@ -14,14 +14,12 @@ import pytest
 
 from pg_scheduler import JobSpec, RetryPolicy
 from pg_scheduler.base.meter import MAX_NAME_LENGTH, OTHER
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, PassFinished
 from pg_scheduler.events.types import EXPIRED
-from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of, normalized
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.error_text import OTHER_ERRORS, normalized
 from pg_scheduler.statistics.errors import MAX_GROUPS_OF_NAME
 from tests.api.conftest import Make
+from tests.support.inside import Connections, Store, fingerprint_of, load_fragment
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 

@@ -22,8 +22,8 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.scheduler import events
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.inside import bus_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -116,8 +116,8 @@ async def test_shutdown_waits_for_async_subscribers_and_delivers_the_last_event(
 async def test_shutdown_cancels_an_async_subscriber_that_does_not_end(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert events.SUBSCRIBER_TIMEOUT_S == 5.0
-    monkeypatch.setattr(events, "SUBSCRIBER_TIMEOUT_S", 0.01)
+    assert inside.internal_setting("timeout_of_subscriber_s") == 5.0
+    inside.replace(monkeypatch, timeout_of_subscriber_s=0.01)
     scheduler = make()
     cancelled: list[Event] = []
 

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
-from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, PlainJob
+from pg_scheduler.jobs.rows import EPOCH, AnyJob
 from pg_scheduler.queue.enqueuer import Enqueuer
 from tests.api.conftest import Make
-from tests.support.inside import enqueuer_of
+from tests.support.inside import ExtendedJob, Extras, PlainJob, enqueuer_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 import asyncpg
@@ -38,12 +38,13 @@ from pg_scheduler import (
     current_job,
 )
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
-from pg_scheduler.triggers.missed import MAX_COUNT
+from tests.support import inside
 from tests.support.crash_stories import CrashStory, open_pool, run_stories
 from tests.support.crashes import NumberedCrash
 from tests.support.stories import LONG, NIGHTLY
+
+MAX_COUNT = inside.internal_setting("counted_fire_times")
 
 INSTANT: Final = timedelta(microseconds=1)
 HOUR: Final = timedelta(hours=1)
@@ -497,7 +498,7 @@ class World:
             await self.workers[0].drain()
         self.plan(self.now)
 
-    async def crash(self, worker: int, number: int, moment: Moment) -> None:
+    async def crash(self, worker: int, number: int, moment: Literal["before", "after"]) -> None:
         """Let a worker crash while it plans, if it executes so many statements; the other one plans then."""
         if not await NumberedCrash(self.workers[worker], number, moment, plans=True).run(timedelta(0)):
             await self.workers[1 - worker].drain()
@@ -760,7 +761,9 @@ class Story(CrashStory):
         number=st.integers(0, 20),
         moment=st.sampled_from(["before", "after"]),
     )
-    def crash_after(self, worker: int, span: timedelta | None, number: int, moment: Moment) -> None:
+    def crash_after(
+        self, worker: int, span: timedelta | None, number: int, moment: Literal["before", "after"]
+    ) -> None:
         self.be_away(span)
         self.do(self.world.crash(worker, number, moment))
 

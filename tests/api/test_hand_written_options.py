@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, Unique
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.testing import TestScheduler
+from tests.support.inside import load_queries
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
 

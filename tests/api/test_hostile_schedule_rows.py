@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -18,11 +19,9 @@ from hypothesis import strategies as st
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PeriodicJobBroken, PeriodicJobPlanned, ScheduleBroken
-from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Every
 from tests.support.hostile import EARLIEST, INSTANTS, JOB_NAMES, LATEST, column, instants, write_row
-from tests.support.inside import fault_of, worker_of
+from tests.support.inside import fault_of, periodic_catalogue, worker_of
 from tests.support.worker import Recorder
 
 TYPES = {
@@ -192,21 +191,21 @@ class Harness:
         self.scheduler = scheduler
         self.pool = pool
         self.seen = Recorder(scheduler)
-        self.wrapped_planner: Planner | None = None
+        self.wrapped_planner: Any = None
 
     @property
-    def planner(self) -> Planner:
+    def planner(self) -> Any:
         """Return the planner, whose own passes and those of the test do not overlap."""
         runtime = worker_of(self.scheduler)
         if self.wrapped_planner is None:
             self.wrapped_planner = runtime.planner
-            run_once, one_at_a_time = self.wrapped_planner.run_once, asyncio.Lock()
+            run_once, one_at_a_time = runtime.planner.run_once, asyncio.Lock()
 
             async def run_alone() -> float:
                 async with one_at_a_time:
                     return await run_once()
 
-            self.wrapped_planner.run_once = run_alone  # type: ignore[method-assign]
+            self.wrapped_planner.run_once = run_alone
         return self.wrapped_planner
 
     async def plan(self) -> None:

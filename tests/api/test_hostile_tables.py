@@ -19,10 +19,9 @@ from pg_scheduler import JobNotFoundError, JobStatus, Limit, PollingConfig, Sche
 from pg_scheduler.events import Event, JobCompleted, JobFailed, ServiceFaulted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.service import Service
 from tests.api.conftest import Make
 from tests.support.hostile import EARLIEST, LATEST
-from tests.support.inside import fault_of, store_of, worker_of
+from tests.support.inside import Service, fault_of, store_of, worker_of
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder
 

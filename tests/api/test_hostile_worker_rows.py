@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
-from pg_scheduler.scheduler.store import Store
 from tests.support import inside
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
-from tests.support.inside import fault_of, services_of, worker_of
+from tests.support.inside import Store, fault_of, services_of, worker_of
 from tests.support.worker import Recorder, now
 
 TYPES = {

@@ -16,11 +16,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
-from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.events import JobCompleted, TaskResumed
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.api.test_tasks_facet import until_claimed
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -136,7 +136,7 @@ async def test_workers_end_a_pause_while_a_call_waits_for_a_lock(
     caller: Scheduler, worker: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller is cancelled while it waits, as by the time limit of a request."""
-    monkeypatch.setattr(Renewal, "patience_s", PATIENCE)
+    inside.replace(monkeypatch, patience_of_renewal_of_pause_s=PATIENCE)
     seen = Recorder(worker)
     await caller.tasks.pause(NAME, suspend_expiry=True)
     await until_claimed(worker, seen, NAME, False)

@@ -33,11 +33,9 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import FOLDERS
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.job_actions import JobActions
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 from pg_scheduler.schedules.definition import Definition
 from tests.api.conftest import Make
-from tests.support.inside import registry_of, store_of
+from tests.support.inside import COMPLETE, JOB_OPTIONS, RELEASE, Outcome, TaskOptions, registry_of, store_of
 from tests.support.worker import LEASE, new_worker
 
 PAGE: Final = Path(__file__).parents[2] / "docs/concepts/life-cycle.md"

@@ -34,9 +34,8 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.worker.claimer import Claimer
 from tests.api.conftest import Make, Pools
-from tests.support.inside import store_of
+from tests.support.inside import Claimer, store_of
 from tests.support.worker import (
     PATIENCE,
     PROMPT,

@@ -21,16 +21,17 @@ from pg_scheduler import (
     PollingConfig,
     RetryPolicy,
 )
-from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make, Pools
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+LOCK_CLASS = inside.internal_setting("class_of_advisory_locks")
 
 ONE = [Limit(max_running=1)]
 
@@ -61,8 +62,8 @@ LEFT = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
 async def test_jobs_of_a_paused_task_keep_no_limit_from_jobs_of_other_tasks(
     make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Unblocker, "scan_interval_s", 3600)
-    monkeypatch.setattr(Unblocker, "batch_size", 5)
+    inside.replace(monkeypatch, scan_interval_of_unblocker_s=3600)
+    inside.replace(monkeypatch, batch_of_unblocker=5)
     scheduler = make(max_concurrent_jobs=5)
     scheduler.register(gate.job, name="pages", limits=[Limit("api", max_running=1)])
     scheduler.register(noop, name="users", limits=[Limit("api", max_running=1)])
@@ -87,7 +88,7 @@ async def test_jobs_that_are_moved_to_the_future_leave_the_queue_of_their_limit(
     make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have a higher priority than the jobs that are due."""
-    monkeypatch.setattr(Unblocker, "scan_interval_s", 3600)
+    inside.replace(monkeypatch, scan_interval_of_unblocker_s=3600)
     scheduler = make(max_concurrent_jobs=5)
     api = [Limit("api", max_running=1)]
     scheduler.register(gate.job, name="pages", limits=api, priority=JobPriority.HIGH)
@@ -109,8 +110,8 @@ async def test_jobs_that_no_worker_claims_keep_no_limit_from_jobs_of_other_tasks
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service that has their task is down."""
-    monkeypatch.setattr(Unblocker, "batch_size", 5)
-    monkeypatch.setattr(Unblocker, "unclaimed_grace_s", 0.0)
+    inside.replace(monkeypatch, batch_of_unblocker=5)
+    inside.replace(monkeypatch, grace_of_unclaimed_jobs_s=0.0)
     scheduler = make()
     scheduler.register(noop, name="users", limits=[Limit("api", max_running=1)])
     record = Recorder(scheduler)
@@ -310,7 +311,7 @@ async def test_rate_is_never_exceeded_and_fully_used_across_schedulers(
     make: Make, pools: Pools, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timers start the jobs that wait, not scans."""
-    monkeypatch.setattr(Unblocker, "scan_interval_s", 3600)
+    inside.replace(monkeypatch, scan_interval_of_unblocker_s=3600)
     per = timedelta(seconds=1)
     schedulers = [make(await pools(6), max_concurrent_jobs=10) for _ in range(3)]
     for scheduler in schedulers:
@@ -394,8 +395,9 @@ async def test_scan_unblocks_jobs_that_nothing_reported(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    for name, value in (("scan_interval_s", 0.05), ("batch_size", 2), ("cleanup_interval_s", 0)):
-        monkeypatch.setattr(Unblocker, name, value)
+    inside.replace(monkeypatch, scan_interval_of_unblocker_s=0.05)
+    inside.replace(monkeypatch, batch_of_unblocker=2)
+    inside.replace(monkeypatch, cleanup_interval_of_unblocker_s=0)
     scheduler.register(noop, name="task", limits=[Limit(max_running=5, key=str)])
     record = Recorder(scheduler)
     await scheduler.start()
@@ -412,7 +414,7 @@ async def test_blocked_job_expires_when_its_grace_time_elapses(
     make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    monkeypatch.setattr(Unblocker, "scan_interval_s", 0.05)
+    inside.replace(monkeypatch, scan_interval_of_unblocker_s=0.05)
     scheduler.register(gate.job, limits=ONE)
     record = Recorder(scheduler)
     await scheduler.start()

@@ -21,13 +21,9 @@ from pg_scheduler.events import (
     OutcomesDelayed,
     ServiceRetrying,
 )
-from pg_scheduler.queue import consequences
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker import late_outcomes
-from pg_scheduler.worker.completer import Completer
-from pg_scheduler.worker.overdue import DeadlineScanner
-from pg_scheduler.worker.result_buffer import ResultBuffer
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.guards import guard
 from tests.support.inside import store_of, worker_of
 from tests.support.store import use_options
@@ -190,8 +186,8 @@ async def test_outcomes_of_other_jobs_are_written_while_the_application_holds_a_
 async def test_outcome_is_written_without_its_consequences_when_only_their_rows_are_locked(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(late_outcomes, "MAX_WAITING", 0)
-    monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
+    inside.replace(monkeypatch, waiting_outcomes=0)
+    inside.replace(monkeypatch, pause_of_locked_consequences_s=0.05)
     seen = Recorder(world.scheduler)
     async with world.holding(HOLDS[name]):
         await seen.until(JobFailed, job_id=world.job_id)
@@ -235,7 +231,7 @@ async def test_shutdown_ends_while_many_outcomes_wait_for_one_lock_of_a_trigger_
 async def test_job_continues_soon_after_one_that_expired_while_its_row_was_locked(
     dsn: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeadlineScanner, "interval_s", 3 * PATIENCE)
+    inside.replace(monkeypatch, interval_of_deadline_scanner_s=3 * PATIENCE)
     scheduler = make(lease=6 * PATIENCE)
     scheduler.register(quick, name="quick")
     seen = Recorder(scheduler)
@@ -254,10 +250,10 @@ async def test_job_continues_soon_after_one_that_expired_while_its_row_was_locke
 async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
     dsn: str, make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_outcomes, "MAX_WAITING", 2)
-    monkeypatch.setattr(ResultBuffer, "capacity", 8)
-    monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
-    monkeypatch.setattr(DeadlineScanner, "interval_s", 3 * PATIENCE)
+    inside.replace(monkeypatch, waiting_outcomes=2)
+    inside.replace(monkeypatch, capacity_of_result_buffer=8)
+    inside.replace(monkeypatch, pause_of_locked_consequences_s=0.05)
+    inside.replace(monkeypatch, interval_of_deadline_scanner_s=3 * PATIENCE)
     scheduler = make(max_concurrent_jobs=100, lease=6 * PATIENCE)
     for function in (gate.job, quick, dependent):
         scheduler.register(function, name="gate" if function == gate.job else function.__name__)
@@ -280,7 +276,7 @@ async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
 async def test_holder_of_the_row_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Completer, "report_after_s", 0.0)
+    inside.replace(monkeypatch, report_delay_of_unwritten_outcomes_s=0.0)
     seen = Recorder(world.scheduler)
     with caplog.at_level(logging.WARNING, "pg_scheduler"):
         async with world.holding(HOLDS["row"]):

@@ -22,8 +22,8 @@ from pg_scheduler import (
     SchemaMissingError,
     ServiceCancelledError,
 )
-from pg_scheduler.queue.kept_results import KeptResultRepository
 from tests.api.conftest import NEEDS_RESET, Make
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, now
 
 Waiter: TypeAlias = asyncio.Task[JobResult]
@@ -53,14 +53,15 @@ async def discard_all(connection: asyncpg.Connection) -> None:
 async def two_waiters(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Waiter]]:
     """Yield two callers that wait for the result of a pending job, and have queried once."""
     queried = asyncio.Event()
-    get = KeptResultRepository.get
+    results = store_of(scheduler).kept_results
+    get = results.get
 
-    async def observed(self: KeptResultRepository, job_ids: Sequence[str]) -> dict[str, JobResult | None]:
-        found = await get(self, job_ids)
+    async def observed(job_ids: Sequence[str]) -> dict[str, JobResult | None]:
+        found = await get(job_ids)
         queried.set()
         return found
 
-    monkeypatch.setattr(KeptResultRepository, "get", observed)
+    monkeypatch.setattr(results, "get", observed)
     job_id = await scheduler.schedule(succeed, execution_time=now() + timedelta(hours=1))
     waiters = [asyncio.create_task(scheduler.get_job_result(job_id)) for _ in range(2)]
     async with asyncio.timeout(PATIENCE):

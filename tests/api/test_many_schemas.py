@@ -12,8 +12,8 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.events import JobCompleted, KeeperConnected, ListenerConnected
-from pg_scheduler.worker.keeper import LeaseKeeper
 from tests.api.conftest import SLOW_POLLING
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Recorder
 
@@ -140,7 +140,7 @@ async def test_each_scheduler_listens_again_when_the_shared_connection_ends(
 async def test_each_keeper_takes_its_lock_again_when_their_session_ends(
     dsn: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LeaseKeeper, "poll_interval_s", 0.02)
+    inside.replace(monkeypatch, poll_interval_of_lease_keeper_s=0.02)
     async with (
         asyncpg.create_pool(dsn, min_size=0, max_size=8) as pool,
         schedulers(pool, SCHEMAS[:3]) as all_schedulers,

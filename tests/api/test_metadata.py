@@ -9,8 +9,8 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobSpec, PayloadError, Scheduler, current_job, job
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.jobs.registry import catalogue
 from tests.api.conftest import Make
+from tests.support.inside import catalogue
 from tests.support.worker import Recorder, now
 
 SEEN: list[Any] = []

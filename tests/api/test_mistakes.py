@@ -35,11 +35,10 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.triggers import Cron, During
 from tests.api.conftest import Make
 from tests.support.cases import each_case
-from tests.support.inside import worker_of
+from tests.support.inside import periodic_catalogue, worker_of
 from tests.support.logs import records_of
 from tests.support.worker import PROMPT, Recorder, now
 

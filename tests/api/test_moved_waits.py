@@ -11,8 +11,8 @@ import pytest
 
 from pg_scheduler import Child, JobStatus, Sleep, Wait, call, current_job
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.testing import TestScheduler
+from tests.support.inside import NO_TIMEOUT
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

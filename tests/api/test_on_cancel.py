@@ -15,16 +15,16 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobStatus, RetryPolicy, Scheduler, call, current_job, job
 from pg_scheduler import job as decorate
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.queue.clean_ups import MAX_VALUES_BYTES
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
-from tests.support.inside import registry_of
+from tests.support.inside import Connections, Store, registry_of
 from tests.support.worker import Recorder
+
+MAX_VALUES_BYTES = inside.internal_setting("bytes_of_clean_ups")
 
 Pool = asyncpg.Pool
 

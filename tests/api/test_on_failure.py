@@ -25,14 +25,13 @@ from pg_scheduler import (
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
-from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.queue.failure_alerts import alert_id
 from pg_scheduler.queue.followers import distinct_id
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
-from tests.support.inside import store_of
+from tests.support.inside import RELEASE, Outcome, store_of
 from tests.support.worker import LEASE, Recorder, new_worker
 
 START = datetime(2040, 1, 1, tzinfo=UTC)

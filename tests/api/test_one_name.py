@@ -11,9 +11,8 @@ from pg_scheduler import Scheduler, VacuumConfig, VacuumPolicy, job, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make
-from tests.support.inside import declarations_of
+from tests.support.inside import TaskRegistry, declarations_of
 from tests.support.worker import Recorder
 
 START = datetime(2040, 1, 1, tzinfo=UTC)

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConfigurationError, Scheduler, embedded
-from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.events import Event, JobCompleted, KeeperConnected, ListenerConnected
 from pg_scheduler.inspect import Inspector
 from tests.api.conftest import Make
 from tests.conftest import FAST, run_on
+from tests.support.inside import address_parts
 from tests.support.worker import PATIENCE, Recorder
 from tools.chaos.proxy import Proxy
 

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobFailedError, Scheduler, Sleep, Wait, call, current_job
-from pg_scheduler.streams import attempt as attempt_streams
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.patience import PATIENCE
 
 
@@ -63,7 +63,7 @@ WAITS = {"step 'sleep'", "step 'wait'", "step 'box#1'", "step 'first'"}
 @pytest.fixture
 async def scheduler(make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     await pool.execute("CREATE TABLE stock (item integer)")
-    monkeypatch.setattr(attempt_streams, "BATCH_ITEMS", 1)  # so that append() writes, too
+    inside.replace(monkeypatch, items_of_batch_of_stream=1)  # so that append() writes, too
     scheduler = make()
     await scheduler.start()
     return scheduler

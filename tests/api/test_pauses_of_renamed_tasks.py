@@ -19,7 +19,6 @@ import yaml
 
 import pg_scheduler
 from pg_scheduler import JobStatus, Scheduler, Share
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector, ReasonCode
 from pg_scheduler.inspect.cluster import read_cluster
@@ -27,7 +26,7 @@ from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
 from pg_scheduler.jobs.naming import qualified_name
 from tests.api.conftest import Make
 from tests.api.test_tasks_facet import until_claimed
-from tests.support.inside import reads_of, store_of, worker_of
+from tests.support.inside import load_queries, reads_of, store_of, worker_of
 from tests.support.worker import Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")

@@ -30,7 +30,6 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_query
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -41,13 +40,14 @@ from pg_scheduler.events import (
     PeriodicJobPlanned,
 )
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.planner import POLL_INTERVAL_S
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.docs.snippets import ROOT
-from tests.support.inside import declarations_of, worker_of
+from tests.support import inside
+from tests.support.inside import declarations_of, load_query, periodic_catalogue, worker_of
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
+
+POLL_INTERVAL_S = inside.internal_setting("poll_interval_of_planner_s")
 
 KEY = "the key"
 HOUR = timedelta(hours=1)

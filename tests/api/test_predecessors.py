@@ -26,13 +26,13 @@ from pg_scheduler import (
     call,
     current_job,
 )
-from pg_scheduler.database.queries import load_query
 from pg_scheduler.sync import SyncScheduler, current_steps
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.executors import InThread
+from tests.support.inside import load_query
 from tests.support.statements import Statements
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, now

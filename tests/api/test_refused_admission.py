@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Limit, Scheduler, Share
-from pg_scheduler.database import refused_rows
 from pg_scheduler.events import JobBlocked, JobCompleted, ServiceRetrying
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.guards import guard
 from tests.support.worker import PATIENCE, Recorder
 
@@ -40,7 +40,7 @@ async def end_scheduler(scheduler: Scheduler) -> None:
 async def test_refused_job_of_a_limit_delays_no_other_job_of_any_limit(
     make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused_rows, "REFUSED_PAUSE_S", 0.5)
+    inside.replace(monkeypatch, pause_of_refused_rows_s=0.5)
     gate = asyncio.Event()
 
     async def work(*_: Any) -> None:
@@ -96,7 +96,7 @@ async def test_shutdown_succeeds_although_the_last_room_of_a_limit_is_for_a_refu
 async def test_refused_job_of_a_tenant_delays_no_other_job_of_any_share(
     make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused_rows, "REFUSED_PAUSE_S", 0.5)
+    inside.replace(monkeypatch, pause_of_refused_rows_s=0.5)
 
     async def work(_tenant: str) -> None: ...
 

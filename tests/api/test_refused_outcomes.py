@@ -26,8 +26,8 @@ from pg_scheduler.events import (
     OutcomeRefused,
     OutcomesDelayed,
 )
-from pg_scheduler.worker import completer
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.guards import OUTAGES, STATES
 from tests.support.inside import refused_consequences, store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
@@ -315,7 +315,7 @@ async def test_job_ends_although_its_alert_is_refused_and_the_alert_follows(
 async def test_job_for_which_the_table_accepts_nothing_waits_and_the_shutdown_names_it(
     jobs: Jobs, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completer, "REFUSED_PAUSE_S", 0.05)
+    inside.replace(monkeypatch, pause_of_refused_outcomes_s=0.05)
     await refuse(pool, "NEW.job_id = 'bad' AND NEW.status <> 'running'")
     await jobs.run("raise fault", max_retries=0)
     job = await jobs.scheduler.get_job("bad")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from pg_scheduler import Child, Connection, JobFailedError, RetryPolicy, Sleep, Wait, call, current_job
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import Moment
 from tests.support.crash_stories import CrashStory, run_stories
 from tests.support.crashes import NumberedCrash
 from tests.support.stories import LONG, NIGHTLY
@@ -327,7 +326,7 @@ class World:
     async def run(self, span: timedelta) -> None:
         await self.t.run_until(span)
 
-    async def crash(self, span: timedelta, number: int, moment: Moment) -> None:
+    async def crash(self, span: timedelta, number: int, moment: Literal["before", "after"]) -> None:
         """Let the worker crash at a statement, if it executes so many."""
         await NumberedCrash(self.t, number, moment, plans=False).run(span)
 
@@ -422,7 +421,7 @@ class Story(CrashStory):
         number=st.integers(0, 30),
         moment=st.sampled_from(["before", "after"]),
     )
-    def crash(self, seconds: int, number: int, moment: Moment) -> None:
+    def crash(self, seconds: int, number: int, moment: Literal["before", "after"]) -> None:
         self.do(self.world.crash(timedelta(seconds=seconds), number, moment))
 
     @rule(job_id=JOBS)

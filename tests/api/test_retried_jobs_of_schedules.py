@@ -12,9 +12,9 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Overlap, Scheduler, Share, current_job
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every, FixedDelay
+from tests.support.inside import store_of
 
 NOW = datetime(2030, 1, 1, 0, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -198,20 +198,21 @@ async def test_job_that_another_call_retries_meanwhile_keeps_its_place(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = Course()
-    lock_schedules = DependencyRepository.lock_schedules
     async with TestScheduler(pool, now=NOW) as t:
+        dependencies = store_of(t.scheduler).dependencies
+        lock_schedules = dependencies.lock_schedules
         (job_id,) = await failed_jobs(t, course, Overlap.QUEUE_ALL, 1)
         first_id = await t.scheduler.schedules.trigger("a")
         later_ids: list[str | None] = []
 
-        async def lock_later(self: DependencyRepository, *args: Any) -> dict[str, str | None]:
+        async def lock_later(*args: Any) -> dict[str, str | None]:
             """Let another call retry the job, and a third one add a job behind it, before the lock."""
-            monkeypatch.setattr(DependencyRepository, "lock_schedules", lock_schedules)
+            monkeypatch.setattr(dependencies, "lock_schedules", lock_schedules)
             assert await t.scheduler.retry_job(job_id)
             later_ids.append(await t.scheduler.schedules.trigger("a"))
-            return await lock_schedules(self, *args)
+            return await lock_schedules(*args)
 
-        monkeypatch.setattr(DependencyRepository, "lock_schedules", lock_later)
+        monkeypatch.setattr(dependencies, "lock_schedules", lock_later)
         assert not await t.scheduler.retry_job(job_id)
         edges = {tuple(row) for row in await pool.fetch("SELECT parent_id, child_id FROM scheduler_after")}
         assert edges == {(first_id, job_id), (job_id, later_ids[0])}

@@ -15,10 +15,9 @@ import pytest
 from pg_scheduler import JobCall, JobExecutor, JobSpec, JobStatus, PollingConfig, Scheduler, periodic
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobsReclaimed, JobStarted, PassFinished, WorkerStarted
-from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.cases import each_case
-from tests.support.inside import set_server_start_grace, worker_of
+from tests.support.inside import periodic_catalogue, set_server_start_grace, worker_of
 from tests.support.worker import Gate, Recorder, now
 
 

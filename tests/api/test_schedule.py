@@ -23,10 +23,9 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried, JobStarted
-from pg_scheduler.jobs.task import JOB_OPTIONS
 from tests.api.conftest import Make, Pools
 from tests.support.cases import each_case
-from tests.support.inside import worker_of
+from tests.support.inside import JOB_OPTIONS, worker_of
 from tests.support.worker import PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)

@@ -18,9 +18,9 @@ import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
 from pg_scheduler.schedules import calls as schedule_calls
-from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.triggers import Cron, During, Every, SearchLimitError, Trigger, trigger_kind
+from tests.support import inside
 from tests.support.worker import PATIENCE, now
 
 NAME = "searching.mail"
@@ -134,7 +134,7 @@ async def test_trigger_that_exits_the_process_is_an_error_of_the_call(scheduler:
 async def test_trigger_that_hangs_is_an_error_of_the_call(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    inside.replace(monkeypatch, fire_time_search_wait_s=0.01)
     may_return = threading.Event()
     monkeypatch.setattr(Waiting, "call_soon", lambda _: may_return.wait(PATIENCE))
     with pytest.raises(SearchLimitError, match=r"has not returned after 0\.1 s; next_after\(\) must"):

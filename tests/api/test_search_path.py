@@ -22,11 +22,10 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted, JobExpired, JobRetried, JobsReclaimed
 from pg_scheduler.migrate import migrate
-from pg_scheduler.scheduler.store import Store
 from tests.store.test_statements import use_path, use_schedules, use_vacuum
+from tests.support.inside import Connections, Store
 from tests.support.store import NOW
 from tests.support.traps import PATHS, SPRUNG, calls_of_statements, create_traps
 from tests.support.worker import PATIENCE, Recorder, now

@@ -21,13 +21,12 @@ from pg_scheduler import (
     RetryPolicy,
     Scheduler,
 )
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.support.cases import each_case
-from tests.support.inside import config_of, registry_of, store_of
+from tests.support.inside import Connections, config_of, registry_of, store_of
 from tests.support.worker import Recorder, now
 
 SECRET = "correct-horse-battery"

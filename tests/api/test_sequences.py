@@ -25,11 +25,11 @@ from pg_scheduler import (
     call,
     current_job,
 )
-from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.events import JobCompleted, JobStarted
 from pg_scheduler.inspect import Inspector
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
+from tests.support import inside
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -44,7 +44,7 @@ STOPPED = "SELECT count(*) FROM scheduler_sequences WHERE stopped_at IS NOT NULL
 @pytest.fixture(autouse=True)
 def scans_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no scan find what a notification or a hand-over should have started."""
-    monkeypatch.setattr(Sequencer, "scan_interval_s", 600)
+    inside.replace(monkeypatch, scan_interval_of_sequencer_s=600)
 
 
 class Course:
@@ -335,7 +335,7 @@ async def test_status_by_hand_sends_a_job_to_its_place(
 async def test_head_that_was_deleted_by_hand_is_found_by_a_scan(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sequencer, "scan_interval_s", 0.1)
+    inside.replace(monkeypatch, scan_interval_of_sequencer_s=0.1)
     scheduler, course = make(), Course()
     scheduler.register(course.job, name="work", sequence=BY_KEY)
     for number in range(3):

@@ -10,11 +10,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, RetryPolicy, Scheduler, Snooze
-from pg_scheduler.base.figures import OUTCOMES, Snapshot
+from pg_scheduler.base.figures import Snapshot
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
-from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.tools import meter_of
 from tests.api.conftest import Make
+from tests.support import inside
+from tests.support.inside import OUTCOMES
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 SOON = timedelta(milliseconds=10)
@@ -102,7 +103,7 @@ async def test_statistics_are_written_while_the_scheduler_runs(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    monkeypatch.setattr(StatisticsWriter, "interval_s", 0.02)
+    inside.replace(monkeypatch, interval_of_statistics_s=0.02)
 
     async def work() -> None: ...
 

@@ -31,17 +31,16 @@ from pg_scheduler import (
     StepFailedError,
     current_job,
 )
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobSnoozed, JobSuspended
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_retries import MAX_ERROR_BYTES, MAX_ERRORS, failures_from
-from pg_scheduler.jobs.step_values import RETRY, StoredStep, row_of_retries
+from pg_scheduler.jobs.step_values import RETRY, StoredStep
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.sync import StepConnection, current_steps
 from pg_scheduler.testing import TestScheduler
 from tests.support import inside
-from tests.support.inside import store_of
+from tests.support.inside import load_queries, row_of_retries, store_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder
 

@@ -37,18 +37,20 @@ from pg_scheduler import (
 from pg_scheduler.base.foreign import leaves_of
 from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
 from pg_scheduler.inspect import ChangeOutcome, Inspector
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, StoredStep
 from pg_scheduler.steps import attempt, loaded
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
-from tests.support.inside import clock_of, worker_of
+from tests.support.inside import Claim, clock_of, worker_of
 from tests.support.statements import Sent, Statements
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder, wire_to
+
+MAX_STEPS = inside.internal_setting("steps_of_job")
 
 Pool = asyncpg.Pool
 
@@ -436,7 +438,7 @@ async def test_two_steps_run_at_once(t: TestScheduler, log: Log) -> None:
 async def test_job_has_at_most_a_thousand_steps(
     t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "MAX_STEPS", 3)
+    inside.replace(monkeypatch, steps_of_job=3)
 
     async def place() -> None:
         steps = current_job().steps
@@ -454,7 +456,7 @@ async def test_job_has_at_most_a_thousand_steps(
 async def test_steps_in_transactions_of_one_attempt_count(
     t: TestScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "MAX_STEPS", 2)
+    inside.replace(monkeypatch, steps_of_job=2)
 
     async def do_nothing(connection: asyncpg.Connection) -> None: ...
 
@@ -1691,7 +1693,7 @@ async def test_step_found_stored_in_a_transaction_that_was_rolled_back_may_be_re
 async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "MAX_STEPS", 3)
+    inside.replace(monkeypatch, steps_of_job=3)
 
     async def write(connection: Connection) -> None: ...
 

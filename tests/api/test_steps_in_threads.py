@@ -41,11 +41,10 @@ from pg_scheduler.sync import (
     current_steps,
 )
 from pg_scheduler.testing import TestScheduler, job_context
-from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.in_flight import Attempt
 from tests.api.conftest import Make
 from tests.support.executors import InThread
-from tests.support.inside import worker_of
+from tests.support.inside import AttemptRunner, worker_of
 from tests.support.worker import PATIENCE, Recorder, wire_to
 
 Pool = asyncpg.Pool

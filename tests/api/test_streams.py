@@ -26,7 +26,6 @@ from pg_scheduler import (
     current_job,
 )
 from pg_scheduler.events import JobPublished
-from pg_scheduler.jobs import streams as bounds
 from pg_scheduler.streams import attempt as attempt_streams
 from pg_scheduler.streams.statements import StreamRepository
 from pg_scheduler.sync import SyncScheduler, current_streams
@@ -146,8 +145,8 @@ async def test_items_are_written_in_the_background(t: TestScheduler, pool: Pool)
 async def test_full_batch_is_written_by_the_append_that_fills_it(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_streams, "BATCH_GAP_S", 3600.0)
-    monkeypatch.setattr(attempt_streams, "BATCH_ITEMS", 3)
+    inside.replace(monkeypatch, gap_of_batches_of_stream_s=3600.0)
+    inside.replace(monkeypatch, items_of_batch_of_stream=3)
 
     async def speak() -> None:
         stream = current_job().stream("items")
@@ -167,7 +166,7 @@ async def test_full_batch_is_written_by_the_append_that_fills_it(
 async def test_items_before_a_step_are_committed_with_or_before_it(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_streams, "BATCH_GAP_S", 3600.0)
+    inside.replace(monkeypatch, gap_of_batches_of_stream_s=3600.0)
 
     async def nothing() -> None: ...
 
@@ -194,7 +193,7 @@ async def test_items_before_a_step_are_committed_with_or_before_it(
 async def test_items_after_the_last_step_are_written_when_the_function_ends(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_streams, "BATCH_GAP_S", 3600.0)
+    inside.replace(monkeypatch, gap_of_batches_of_stream_s=3600.0)
 
     async def speak(how: str) -> None:
         stream = current_job().stream(how)
@@ -436,7 +435,7 @@ async def test_items_of_a_block_that_was_rolled_back_are_kept(t: TestScheduler, 
 
 
 async def test_bounds_are_kept_over_attempts(t: TestScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_streams, "MAX_ITEMS", 4)
+    inside.replace(monkeypatch, items_of_stream=4)
     errors: list[str] = []
 
     async def speak() -> None:
@@ -490,7 +489,7 @@ async def test_unfit_values_and_names_are_refused(t: TestScheduler) -> None:
     async def speak() -> None:
         stream = current_job().stream("items")
         with pytest.raises(PayloadError, match="'items': the value has 65538 bytes of JSON, more than 65536"):
-            await stream.append("x" * bounds.MAX_ITEM_BYTES)
+            await stream.append("x" * inside.internal_setting("bytes_of_item_of_stream"))
         with pytest.raises(PayloadError, match="'items'"):
             await stream.append(object())
         with pytest.raises(ValueError, match="the name of a stream must not be empty"):

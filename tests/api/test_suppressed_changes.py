@@ -19,13 +19,12 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import ConflictResolution, Scheduler
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.events import JobCompleted, JobFailed
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.guards import guard
-from tests.support.inside import refused_consequences, store_of
+from tests.support.inside import load_queries, refused_consequences, store_of
 from tests.support.worker import PATIENCE, Recorder
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)

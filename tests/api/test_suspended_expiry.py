@@ -12,15 +12,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, JobStatus, Scheduler, Share
-from pg_scheduler.admission.pause_watcher import FAST_POLL_INTERVAL_S
-from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database import refused_rows
 from pg_scheduler.events import JobCompleted, JobExpired, ServiceRetrying, TaskResumed
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.guards import guard
-from tests.support.inside import store_of, worker_of
+from tests.support.inside import Renewal, store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+FAST_POLL_INTERVAL_S = inside.internal_setting("fast_poll_interval_of_pauses_s")
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
 
@@ -221,7 +221,7 @@ async def test_names_that_were_written_by_hand_stop_nothing(make: Make, pool: as
 async def test_pause_with_an_end_renews_in_batches_and_one_node_reports_it(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Renewal, "batch_size", 3)
+    inside.replace(monkeypatch, batch_of_renewal_of_pause=3)
     clock = FakeClock(START)
     scheduler = make(clock=clock, misfire_grace_time=10)
     scheduler.register(work, name="mail.send")
@@ -313,7 +313,7 @@ async def test_no_worker_claims_a_job_before_all_have_their_time_again(
 async def test_locked_job_delays_the_end_for_a_bounded_time(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Renewal, "patience_s", 0.2)
+    inside.replace(monkeypatch, patience_of_renewal_of_pause_s=0.2)
     scheduler = make(misfire_grace_time=1)
     await scheduler.tasks.pause("mail.send", suspend_expiry=True)
     hour_ago = now() - timedelta(hours=1)
@@ -359,7 +359,7 @@ REFUSED_RENEWAL = (
 async def test_resume_ends_the_pause_although_the_application_refuses_to_renew_a_job(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Renewal, "patience_s", 0.2)
+    inside.replace(monkeypatch, patience_of_renewal_of_pause_s=0.2)
     scheduler = make(misfire_grace_time=1)
     await scheduler.tasks.pause("mail.send", suspend_expiry=True)
     hour_ago = now() - timedelta(hours=1)
@@ -379,7 +379,7 @@ async def test_resume_ends_the_pause_although_the_application_refuses_to_renew_a
 async def test_pauses_end_although_the_application_refuses_to_renew_a_job_of_one(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Renewal, "patience_s", 0.5)
+    inside.replace(monkeypatch, patience_of_renewal_of_pause_s=0.5)
     scheduler = make(misfire_grace_time=60)
     scheduler.register(work, name="mail.send")
     scheduler.register(welcome, name="mail.welcome")
@@ -402,7 +402,7 @@ async def test_pauses_end_although_the_application_refuses_to_renew_a_job_of_one
 async def test_pause_whose_row_the_application_refuses_to_delete_delays_no_other_end(
     make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused_rows, "REFUSED_PAUSE_S", 0.5)
+    inside.replace(monkeypatch, pause_of_refused_rows_s=0.5)
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()

@@ -29,10 +29,9 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import TaskOptions, TaskRegistry
 from tests.support.values import PYDANTIC
 from tests.support.worker import PATIENCE, Gate, Recorder
 

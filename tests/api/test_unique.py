@@ -27,11 +27,13 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobScheduled
-from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make, Pools
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+MAX_ROUNDS = inside.internal_setting("rounds_of_unique_keys")
 
 RAISE, IGNORE, REPLACE = ConflictResolution
 START = datetime(2030, 1, 1, tzinfo=UTC)

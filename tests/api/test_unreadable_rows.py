@@ -13,8 +13,8 @@ import pytest
 
 from pg_scheduler import JobSpec, PayloadError, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted, ServiceRetrying
-from pg_scheduler.worker import refused_claims
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.store import use_options
 from tests.support.stories import NIGHTLY
@@ -266,9 +266,9 @@ async def test_jobs_of_other_tasks_run_when_the_application_refuses_very_many_cl
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(refused_claims, "MAX_JOBS", 30)
-    monkeypatch.setattr(refused_claims, "REFUSED_PAUSE_S", 1.0)
-    monkeypatch.setattr(refused_claims, "NAME_PAUSE_S", 0.5)
+    inside.replace(monkeypatch, refused_claims=30)
+    inside.replace(monkeypatch, pause_of_refused_claims_s=1.0)
+    inside.replace(monkeypatch, pause_of_refused_names_s=0.5)
     scheduler.register(ping, name="ping")
     await pool.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "

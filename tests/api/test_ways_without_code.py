@@ -17,11 +17,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConfigurationError, JobPriority, Overlap, Scheduler, Share, Unique
-from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.triggers import Every
 from tests.api.test_ways_in import Row, flat_row
 from tests.dashboard.client import App, request, send
+from tests.support.inside import run_command
 
 TARGET: Final = "ways.elsewhere"
 ID: Final = "ways"
@@ -172,7 +172,7 @@ class CommandWays(Ways):
 
     async def run(self, *arguments: str) -> None:
         self.capsys.readouterr()
-        code = await asyncio.to_thread(run, arguments)
+        code = await asyncio.to_thread(run_command, arguments)
         self.stated = " ".join(self.capsys.readouterr().err.split())
         assert code in (0, 2), self.stated
 

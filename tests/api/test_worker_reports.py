@@ -10,7 +10,6 @@ import asyncpg
 from pg_scheduler import Limit, Scheduler, Worker
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
-from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make
 from tests.support.inside import store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
@@ -101,7 +100,7 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
     await gate.wait_begun()
     workers = store_of(scheduler).workers
     async with asyncio.timeout(PATIENCE):
-        assert await workers.request_state([scheduler.worker_id, "unknown"], DRAIN) == [scheduler.worker_id]
+        assert await workers.request_state([scheduler.worker_id, "unknown"], "drain") == [scheduler.worker_id]
         while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # no event reports that a worker drains
         waiting = await scheduler.enqueue("work")
@@ -112,7 +111,7 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
         assert job is not None
         assert job.status == "pending"
         worker = await only_worker(scheduler)
-        assert worker.wanted == DRAIN
+        assert worker.wanted == "drain"
         assert worker.names is not None
         assert {"gate", "work"} <= {*worker.names}
         await workers.request_state([scheduler.worker_id], None)
@@ -125,14 +124,14 @@ async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: a
     scheduler = make()
     await scheduler.start()
     runtime = worker_of(scheduler)
-    await store_of(scheduler).workers.request_state([scheduler.worker_id], DRAIN)
+    await store_of(scheduler).workers.request_state([scheduler.worker_id], "drain")
     await runtime.heartbeat.run_once()
     await pool.execute("DELETE FROM scheduler_workers")
     await runtime.heartbeat.run_once()
     await runtime.heartbeat.run_once()
     assert runtime.node.routing.names() == []
     worker = await only_worker(scheduler)
-    assert (worker.state, worker.wanted) == ("draining", DRAIN)
+    assert (worker.state, worker.wanted) == ("draining", "drain")
     assert not scheduler.health().ready
     await scheduler.shutdown()
 

@@ -7,11 +7,10 @@ from axe_playwright_python.async_playwright import Axe  # type: ignore[import-un
 from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop, block_charge
 from tests.browser.site import Site
+from tests.support.inside import dashboard_pages, fingerprint_of
 from tests.support.stories import LONG
 from tests.support.world import DAY, World
 
@@ -44,7 +43,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "missing": MISSING,
         "/find": "/find?q=browser",
     }
-    return {path: path for path in PAGES if path != "/run"} | special
+    return {path: path for path in dashboard_pages() if path != "/run"} | special
 
 
 async def violations(page: Page) -> list[str]:

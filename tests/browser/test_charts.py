@@ -9,10 +9,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.scheduler.store import Store
 from tests.browser.conftest import Open
 from tests.dashboard.test_overview import FIGURES, add_figures
+from tests.support.inside import Connections, Store
 from tests.support.world import World
 
 pytestmark = pytest.mark.usefixtures("figures")

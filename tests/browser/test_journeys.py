@@ -19,10 +19,10 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from pg_scheduler import Scheduler
-from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.person import job_link
+from tests.support.inside import NO_TIMEOUT
 from tests.support.world import SECOND, World
 
 logger = logging.getLogger(__name__)

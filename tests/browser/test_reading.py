@@ -13,15 +13,15 @@ from playwright.async_api import Page, expect
 
 from pg_scheduler import Abort, Scheduler, current_job
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link, navigate
 from tests.browser.shop import Shop
 from tests.browser.site import Site, until
+from tests.support.inside import dashboard_pages
 from tests.support.world import HOUR, World
 
-LABELS = [page.label for page in PAGES.values() if page.label]
+LABELS = [page.label for page in dashboard_pages().values() if page.label]
 TABS = 8
 
 
@@ -229,7 +229,7 @@ async def test_viewer_has_no_actions_and_sees_no_arguments(
     open_page: Open, shop: Shop, site: Site, scheduler: Scheduler
 ) -> None:
     site.access = Access("eve", "viewer", sees_arguments=False)
-    paths = [path for path, page in PAGES.items() if page.label]
+    paths = [path for path, page in dashboard_pages().items() if page.label]
     paths += [f"/job?id={shop.completed}", f"/schedule?id={shop.schedule}", "/task?id=browser.mail"]
     page = await open_page("/about")
     for path in (*paths, f"/worker?id={scheduler.worker_id}"):

@@ -12,17 +12,16 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.pictures import PICTURES, write_pictures
 from tests.browser.site import Site
 from tests.support.golden import IS_RENEWING
+from tests.support.inside import dashboard_pages, fingerprint_of
 
 DECLINED = "PermissionError: the bank declined the card of order #"
 TREES = Path(__file__).parent / "trees"
-ADDRESSES = {path.strip("/") or "overview": path for path in PAGES if path != "/run"} | {
+ADDRESSES = {path.strip("/") or "overview": path for path in dashboard_pages() if path != "/run"} | {
     "job": PICTURES["job"],
     "jobs": PICTURES["jobs"],
     "job-form": PICTURES["job"].replace("/job", "/job-form"),

@@ -13,7 +13,6 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.adopt import release
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.database.identity import HELD_INSTEAD
 from pg_scheduler.testing import TestScheduler
@@ -22,6 +21,7 @@ from pg_scheduler.triggers import Every
 from tests.cli.conftest import Read, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.inside import ExitCode
 
 LATER = timedelta(hours=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -14,15 +14,16 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.inside import hide_libraries
+
 pytest.importorskip("mcp", reason="the lock of lowest versions leaves the extra [mcp] out")
 
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from pg_scheduler.cli import errors
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 
@@ -158,7 +159,7 @@ def test_contradicting_options_are_usage_errors(call: Run, options: tuple[str, .
 
 
 def test_missing_extra_is_an_error_with_its_remedy(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "find_spec", lambda _: None)
+    hide_libraries(monkeypatch)
     ran = call("mcp")
     assert ran.code == ExitCode.USAGE
     assert "install the extra: pip install 'pg-scheduler[mcp]'" in ran.err

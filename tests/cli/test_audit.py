@@ -10,9 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

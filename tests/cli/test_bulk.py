@@ -17,12 +17,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.errors import recount_errors
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import SECOND, World, populate
 

@@ -13,13 +13,13 @@ import jsonschema
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import DeployCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Read, Run, schema
 from tests.docs.snippets import ROOT
 from tests.support import inside
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -15,12 +15,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.completion import LIMIT_VARIABLE
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -48,7 +47,7 @@ def complete(call: Run, dsn: str, tmp_path: Path) -> Complete:
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "PG_SCHEDULER_DSN": dsn,
-            LIMIT_VARIABLE: limit_s,
+            "PG_SCHEDULER_COMPLETION_SECONDS": limit_s,
         }
         ran = subprocess.run(
             ["bash", "--norc", "-c", commands],

@@ -18,7 +18,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on
@@ -61,7 +60,7 @@ def home(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "PYTHONPATH": str(ROOT),
         "PG_SCHEDULER_DSN": dsn,
         "TERM": "dumb",
-        LIMIT_VARIABLE: str(PATIENCE),
+        "PG_SCHEDULER_COMPLETION_SECONDS": str(PATIENCE),
     }.items():
         monkeypatch.setenv(name, value)
     return tmp_path

@@ -21,13 +21,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler import embedded
-from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.cli import connections as cli_connections
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect.store import connections
 from pg_scheduler.inspect.store import doctor as doctor_store
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, held_connection, run_on
+from tests.support.inside import ExitCode, address_parts
 from tests.support.patience import PATIENCE
 from tests.support.users import without_right_to_enter_all
 

@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo
 import jsonschema
 import pytest
 
-from pg_scheduler.base.dsn import mask_dsn, normalise_dsn
-from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
+from pg_scheduler.base.dsn import mask_dsn
+from pg_scheduler.cli.errors import CommandError, exit_code_of
 from pg_scheduler.cli.main import FUNCTIONS, run
 from pg_scheduler.cli.main import program as program_of_commands
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
@@ -29,6 +29,7 @@ from tests.cli.conftest import Run, schema
 from tests.docs.snippets import ROOT
 from tests.support import inside
 from tests.support.golden import golden
+from tests.support.inside import ExitCode, normalise_dsn
 from tests.support.stories import LONG
 
 SECRET = "s3cr3t-w0rd"

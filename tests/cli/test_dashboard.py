@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
-from pg_scheduler.cli import errors, servers
-from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli import servers
 from pg_scheduler.cli.servers import PASSWORD, USER
 from tests.cli.conftest import Run
+from tests.support.inside import ExitCode, hide_libraries
 from tests.support.patience import PATIENCE
 from tests.support.tables import rename
 
@@ -171,7 +171,7 @@ def test_used_port_is_refused(call: Run, dsn: str) -> None:
 
 
 def test_missing_extra_is_named(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "find_spec", lambda _name: None)
+    hide_libraries(monkeypatch)
     ran = call("dashboard")
     assert ran.code == ExitCode.USAGE
     assert "pip install 'pg-scheduler[dashboard]'" in ran.err

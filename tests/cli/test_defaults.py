@@ -13,13 +13,13 @@ import pytest
 
 from pg_scheduler.cli import servers
 from pg_scheduler.cli.completion import LIMIT_VARIABLE
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
 from pg_scheduler.cli.settings import OF_CLIENT, OTHER_VARIABLES, VARIABLES, WITHOUT_DEFAULT, read_project
 from pg_scheduler.cli.worker.reload import read_sources
 from pg_scheduler.cli.worker.target import load_targets
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
+from tests.support.inside import ExitCode
 
 PREVIEW = ("schedules", "preview", "--cron", "0 8 * * *", "-o", "jsonl")
 

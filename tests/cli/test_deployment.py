@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler.cli.deployment import FILES, PRINTED
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 from tests.support.debian import required
+from tests.support.inside import ExitCode
 from tests.support.prometheus import promtool
 from tests.support.world import HOUR, MINUTE, SECOND, World
 

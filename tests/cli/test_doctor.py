@@ -10,13 +10,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
 from pg_scheduler.inspect.store.grants import Role, default_name, grant_statements
 from pg_scheduler.inspect.store.senders import sender_script
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.world import HOUR, populate
 
 GOLDEN = Path(__file__).with_name("golden")

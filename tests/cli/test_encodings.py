@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.main import run
 from tests.cli.conftest import Read
 from tests.support.cases import each_case
+from tests.support.inside import run_command
 
 NAME = "zu spät: €, 😀"
 
@@ -27,9 +27,9 @@ def test_command_that_deletes_a_job_writes_escapes_for_what_stdout_lacks(
     read(add)
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
-    assert run(["jobs", "list", "--dsn", dsn, "-o", form]) == 0
+    assert run_command(["jobs", "list", "--dsn", dsn, "-o", form]) == 0
     text = written.getvalue().decode(encoding)
     if form == "json":
         assert json.loads(text)["items"][0]["job_id"] == NAME
     assert ("\\u20ac" in text) == (encoding != "utf-8")
-    assert run(["jobs", "delete", NAME, "--yes", "--dsn", dsn, "-o", form]) == 0
+    assert run_command(["jobs", "delete", NAME, "--yes", "--dsn", dsn, "-o", form]) == 0

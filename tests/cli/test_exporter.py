@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pg_scheduler.cli import errors
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
+from tests.support.inside import ExitCode, hide_libraries
 from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition, promtool
 from tests.support.tables import rename
@@ -87,7 +86,7 @@ def test_exporter_ends_if_the_tables_are_missing(call: Run, empty_dsn: str) -> N
 
 
 def test_missing_extra_is_named(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "find_spec", lambda _name: None)
+    hide_libraries(monkeypatch)
     ran = call("exporter")
     assert ran.code == ExitCode.USAGE
     assert "pip install 'pg-scheduler[metrics]'" in ran.err

@@ -17,9 +17,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.forking_jobs import inherited_descriptors
 from tests.cli.programs import Start, add, has_text, starter, status, until
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 
 pytestmark = [

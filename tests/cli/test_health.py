@@ -9,10 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.base.health import Health, HealthCheck
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.telemetry.probes import serve_health
 from tests.cli.conftest import Ran, Run, schema
+from tests.support.inside import ExitCode, Health, HealthCheck
 from tests.support.world import HOUR, World, populate
 
 

@@ -18,12 +18,12 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.importing.apscheduler import KEYS, cron_of
 from pg_scheduler.importing.imported import NotImportedError
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Read, Run
 from tests.support.cases import each_case
+from tests.support.inside import ExitCode
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.triggers import Cron, Every
 from tests.cli.conftest import Ran, Read
+from tests.support.inside import ExitCode
 from tests.support.transactions import django_address
 
 pytest.importorskip(

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobPriority, JobStatus, Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import Inspector
 from tests.cli.conftest import Ran, Read, Run
+from tests.support.inside import ExitCode
 
 procrastinate = pytest.importorskip("procrastinate", reason="dev.py has not updated this environment")
 

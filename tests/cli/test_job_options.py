@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler import UNSET, JobPriority, Scheduler, Unique, job
-from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Task, TaskOptions
+from pg_scheduler.jobs.task import CODE_OPTIONS, Task
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.catalogues import own_registrations
+from tests.support.inside import JOB_OPTIONS, TaskOptions
 
 CODE = "tests.cli.optioned_jobs"
 OPTIONS: dict[str, Any] = {

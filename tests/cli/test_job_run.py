@@ -18,11 +18,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support import inside
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, populate
 

@@ -11,10 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.jobs.step_values import row_of_retries
 from tests.cli.conftest import Ran, Run, schema
 from tests.support.golden import golden
+from tests.support.inside import ExitCode, row_of_retries
 from tests.support.world import HOUR, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 
 GOLDEN = Path(__file__).with_name("golden")
 DUE = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.support import inside
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.world import DAY, HOUR, SECOND, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

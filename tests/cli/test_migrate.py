@@ -15,7 +15,6 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli import progress
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.output import Output
 from pg_scheduler.database.migrations import indexes
 from pg_scheduler.database.migrations.sql import lock
@@ -26,6 +25,7 @@ from tests.docs.snippets import ROOT
 from tests.support import inside
 from tests.support.engines import NO_LOCKS
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 
 HEAD = shipped_migrations()[-1].version

@@ -7,11 +7,11 @@ import shlex
 
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.output import FORMATS
 from pg_scheduler.cli.settings import VARIABLES
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT, snippets_of
+from tests.support.inside import ExitCode
 
 PAGE = ROOT / "docs" / "operations" / "cli.md"
 TEXT = PAGE.read_text(encoding="utf-8")

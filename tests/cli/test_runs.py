@@ -16,13 +16,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkRuns, BulkState
 from pg_scheduler.inspect.store.bulk_runs import START
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import World
 

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.triggers import Cron
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.inside import ExitCode
 from tests.support.world import HOUR, World, populate
 
 START = datetime(2099, 1, 1, tzinfo=UTC)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
+from tests.support.inside import ExitCode
 from tests.support.world import World, populate
 
 COLUMNS = "INSERT INTO scheduler_sequences (key, job_id, stopped_at) VALUES "

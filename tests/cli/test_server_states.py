@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.cluster.outages import primary_and_standby
 from tests.conftest import FAST, run_on
+from tests.support.inside import ExitCode
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.shapes import SHAPES
 from tests.cli.conftest import Run, schema
 from tests.cli.shapes import keys_of_shapes
 from tests.support.cases import each_case
+from tests.support.inside import ExitCode
 
 GOLDEN = Path(__file__).with_name("golden") / "shapes.txt"
 

@@ -9,10 +9,10 @@ from importlib.resources import files
 
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from tests.cli.conftest import Run
+from tests.support.inside import ExitCode
 
 
 def test_alerts_are_printed(call: Run) -> None:

@@ -24,7 +24,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.servers import PASSWORD
 from tests.cli.programs import add, status
 from tests.docs.snippets import ROOT
 from tests.support.patience import PATIENCE
@@ -274,7 +273,7 @@ async def test_server_that_is_pid_1_ends_when_sigterm_comes_while_it(
     }[phase]
     async with begun as (address, is_in_phase):
         options = (*SERVERS[name], "--port", "0", "--dsn", address)
-        with first_process(*options, folder=tmp_path, **{PASSWORD: "secret"}) as server:
+        with first_process(*options, folder=tmp_path, PG_SCHEDULER_DASHBOARD_PASSWORD="secret") as server:
             await until(is_in_phase)
             await server.is_told_to_end()
             assert await server.code() == 0, (tmp_path / "stderr").read_text(encoding="utf-8")
@@ -293,7 +292,11 @@ async def test_program_works_that_may_write_no_file(
     arguments = {"worker": ("worker", "pid1_jobs"), "migrate": ("migrate",)}
     options = arguments.get(name) or (*SERVERS[name], "--port", "0")
     address = empty_dsn if name == "migrate" else dsn
-    variables = {"PG_SCHEDULER_DSN": address, PASSWORD: "secret", "HOME": "/nonexistent"}
+    variables = {
+        "PG_SCHEDULER_DSN": address,
+        "PG_SCHEDULER_DASHBOARD_PASSWORD": "secret",
+        "HOME": "/nonexistent",
+    }
     job_id = await add(client, "pid1.compute", tmp_path)
     with first_process(*options, folder=tmp_path, namespace=READ_ONLY, **variables) as program:
         if name == "worker":

@@ -16,12 +16,12 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.commands import pause_between_runs
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.status import sparkline
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World, populate
 

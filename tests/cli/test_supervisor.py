@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pg_scheduler.base.health import Health, HealthCheck
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.cli.worker.stop import StopRequest
 from pg_scheduler.cli.worker.supervisor import (
@@ -27,6 +26,7 @@ from pg_scheduler.cli.worker.supervisor import (
     send_reports,
 )
 from tests.support import inside
+from tests.support.inside import ExitCode, Health, HealthCheck
 from tests.support.patience import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))

@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.support import inside
 from tests.support.golden import golden
+from tests.support.inside import ExitCode
 from tests.support.worker import PATIENCE, Gate
 from tests.support.world import HOUR, MINUTE, World, populate
 

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.cli.output import read_zone
 from pg_scheduler.cli.values import read_duration, read_move, read_since, read_time
+from tests.support.inside import ExitCode
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEAR = timedelta(minutes=1)

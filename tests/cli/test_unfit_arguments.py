@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
+from tests.support.inside import ExitCode
 
 REJECTED = {
     "unfit.plain": ("""--kwargs '{"zzz": 1}'""", """--kwargs '{"\\u0000": 1}'""", "--args '[1, 2]'"),

@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import VacuumConfig, VacuumPolicy
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.worker.reporter import _plain
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
 from tests.support import inside
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.world import DAY, HOUR, World, populate
 

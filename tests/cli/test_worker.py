@@ -24,7 +24,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.worker.stop import SAME_SIGNAL_S, wait_until_drained
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.api.test_roles import add_dead_worker
@@ -32,7 +31,7 @@ from tests.cli.conftest import Run
 from tests.cli.programs import Start, add, has_text, starter, status, until
 from tests.conftest import run_on
 from tests.docs.snippets import ROOT
-from tests.support.inside import set_server_start_grace
+from tests.support.inside import ExitCode, set_server_start_grace
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow

@@ -28,10 +28,8 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
-from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.database.identity import Identity, IdentityRepository
 from pg_scheduler.database.options import ConnectionOptions
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.statements import CallersTransaction, Transaction
 from pg_scheduler.embedded import EmbeddedPostgres
@@ -44,22 +42,32 @@ from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, SEQUENCE
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.queue.jobs import JobFilters
 from pg_scheduler.queue.passed_results import Edge
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
 from pg_scheduler.steps.signals import Audience
 from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support import inside
+from tests.support.inside import (
+    COMPLETE,
+    RELEASE,
+    Claim,
+    Connections,
+    ExtendedJob,
+    Extras,
+    GeneratedIdJob,
+    JobFigures,
+    Outcome,
+    Store,
+    periodic_catalogue,
+)
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.stories import NIGHTLY
 from tests.support.worker import now

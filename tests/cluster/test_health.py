@@ -16,11 +16,10 @@ import pytest
 
 from pg_scheduler import PollingConfig, PoolClosedError, Scheduler
 from pg_scheduler.base import health as module
-from pg_scheduler.base.health import Health
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import ServiceFaulted, WorkerStarted
 from pg_scheduler.telemetry.probes import serve_health
-from tests.support.inside import worker_of
+from tests.support.inside import Health, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 FAST = PollingConfig(max_interval=0.3, idle_start_interval=0.1, semaphore_full_interval=0.3)

@@ -14,10 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobPriority, Scheduler
-from pg_scheduler.jobs.rows import PlainJob
 from tests.cluster.fleet import ROOT, environment
 from tests.cluster.limited import OBSERVED
-from tests.support.inside import store_of
+from tests.support.inside import PlainJob, store_of
 from tests.support.worker import now
 
 TIMEOUT_S = 60.0

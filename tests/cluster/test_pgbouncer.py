@@ -23,9 +23,6 @@ from pg_scheduler import (
     Scheduler,
     periodic,
 )
-from pg_scheduler.base.dsn import address_parts
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import run
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -37,7 +34,7 @@ from pg_scheduler.events import (
 from pg_scheduler.sync import SyncScheduler
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
 from tests.cluster.pooled_jobs import make_durable
-from tests.support.inside import store_of
+from tests.support.inside import ExitCode, address_parts, run_command, store_of
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -353,7 +350,7 @@ def test_command_line_works_through_pgbouncer_without_a_direct_dsn(
     """Every command works: the worker, with its check and its child processes, and the others."""
     at = ("--dsn", pgbouncer_dsn)
     for number in range(20):
-        assert run(["jobs", "add", "pooled.durable", "--args", f"[{number}]", *at]) == ExitCode.DONE
+        assert run_command(["jobs", "add", "pooled.durable", "--args", f"[{number}]", *at]) == ExitCode.DONE
     for command in (
         ["worker", "--check", "tests.cluster.pooled_jobs"],
         ["check", "tests.cluster.pooled_jobs"],
@@ -367,7 +364,7 @@ def test_command_line_works_through_pgbouncer_without_a_direct_dsn(
             ran = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
             assert ran.returncode == ExitCode.DONE, ran.stderr
         else:
-            assert run([*command, *at]) == ExitCode.DONE, (command, capsys.readouterr().err)
+            assert run_command([*command, *at]) == ExitCode.DONE, (command, capsys.readouterr().err)
 
     async def count() -> Any:
         connection = await asyncpg.connect(dsn)

@@ -10,17 +10,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Scheduler
-from pg_scheduler.base.figures import OUTCOMES
-from pg_scheduler.base.meter import Meter
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import terminate_waiting, until_commits_wait
+from tests.support.inside import OUTCOMES, Connections, Meter, StatisticsWriter, Store
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_worker
 from tests.telemetry.test_cluster_metrics import scrape

@@ -13,11 +13,12 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of
+from pg_scheduler.jobs.error_text import OTHER_ERRORS
 from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
 from tests.support import inside
 from tests.support.errors import recount_errors
+from tests.support.inside import fingerprint_of
 from tests.support.patience import PATIENCE
 from tests.support.world import DAY, SECOND, World
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from pg_scheduler.dashboard.rendering import static_files
+from tests.support.inside import dashboard_files
 
 GRAPHICS, TEXT = 3.0, 4.5
 """The least contrast of success criteria 1.4.11 and 1.4.3."""
@@ -18,7 +18,7 @@ GRAPHICS, TEXT = 3.0, 4.5
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 MEDIA = re.compile(r"@media[^{]*\{(?:[^{}]|\{[^{}]*\})*\}")
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-CSS = COMMENT.sub("", static_files()["dashboard.css"].content.decode())
+CSS = COMMENT.sub("", dashboard_files()["dashboard.css"].content.decode())
 
 Color = tuple[float, float, float]
 

@@ -20,12 +20,12 @@ from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Severity, Th
 from pg_scheduler.inspect.doctor import jobs, schedules, workers
 from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
 from pg_scheduler.inspect.status import STATUS_CODES
-from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import check
 from tests.support.hostile_texts import HOSTILE
+from tests.support.inside import quarantine_error
 from tests.support.world import HOUR, World
 
 WITHOUT_PAGE: Final = {

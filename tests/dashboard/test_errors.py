@@ -13,12 +13,12 @@ import pytest
 from pg_scheduler import JobStatus
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
-from pg_scheduler.jobs.outcome import quarantine_error
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import check, insert
 from tests.support import inside
 from tests.support.errors import count_since
 from tests.support.hostile_texts import HOSTILE
+from tests.support.inside import quarantine_error
 from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 
 GATEWAY = "UpstreamError: 502 Bad Gateway in 31 ms"

@@ -16,13 +16,11 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.app import STREAMS
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.jobs.error_text import fingerprint_of
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.schedules.timing import job_id_prefix
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
+from tests.support.inside import dashboard_pages, dashboard_streams, fingerprint_of
 from tests.support.world import DAY, HOUR, MINUTE, World
 
 SOURCE: Final = Path(pg_scheduler.__file__).parent
@@ -843,7 +841,9 @@ def bounds_of(package: str) -> set[str]:
 
 def test_every_page_is_compared_or_has_no_numbers() -> None:
     compared = {url.partition("?")[0] for url in SHOWN}
-    assert compared | set(WITHOUT_NUMBERS) == {*PAGES, *STREAMS}, "add a new page to SHOWN"
+    assert compared | set(WITHOUT_NUMBERS) == {*dashboard_pages(), *dashboard_streams()}, (
+        "add a new page to SHOWN"
+    )
     assert compared & set(WITHOUT_NUMBERS) == set()
 
 

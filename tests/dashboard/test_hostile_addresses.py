@@ -10,10 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 import pg_scheduler.dashboard
-from pg_scheduler.dashboard.app import STREAMS
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.dashboard.client import App, request
+from tests.support.inside import dashboard_pages, dashboard_streams, fingerprint_of
 from tests.support.stories import NIGHTLY
 from tests.support.world import World
 
@@ -54,7 +52,7 @@ def test_list_has_the_parameters_that_pages_read() -> None:
 
 @NIGHTLY
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted({*PAGES, *STREAMS} - ENDLESS))
+@pytest.mark.parametrize("path", sorted({*dashboard_pages(), *dashboard_streams()} - ENDLESS))
 async def test_page_answers_each_text_in_each_parameter(path: str, world: World, app: App) -> None:
     await world.job(name="app.work", status="failed", error_message=ERROR)
     await world.step("job", "charge")

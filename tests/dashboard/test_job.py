@@ -14,8 +14,6 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.jobs.outcome import quarantine_error
-from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.conftest import read_all
@@ -26,6 +24,7 @@ from tests.dashboard.test_limits import declare
 from tests.dashboard.test_schedule import add_nightly
 from tests.support.codecs import KeyedCodec
 from tests.support.errors import count_errors
+from tests.support.inside import fire_time_job_id, quarantine_error
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 INSERT = """

@@ -13,11 +13,11 @@ import pytest
 
 from pg_scheduler import Job, Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_jobs import SECRET, add
+from tests.support.inside import quarantine_error
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 

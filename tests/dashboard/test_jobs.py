@@ -14,15 +14,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, RetryPolicy, Scheduler
-from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import JobFailedError
-from pg_scheduler.scheduler.store import Store
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.support import inside
+from tests.support.inside import Connections, Histogram, JobFigures, Store
 from tests.support.patience import PATIENCE
 from tests.support.world import World
 

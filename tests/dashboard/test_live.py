@@ -12,25 +12,25 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.snapshot import Snapshot, thinned
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_overview import FIGURES, add_figures
 from tests.dashboard.test_security import check_headers
 from tests.support import inside
+from tests.support.inside import Connections, Histogram, JobFigures, Store, dashboard_files, dashboard_pages
 from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 ADDRESSES = {"/worker": "/worker?id=w1", "/limit": "/limit?name=bank"}
 UNADDRESSED = {"/run", "/job", "/schedule", "/error", "/task"}
-LIVE = [ADDRESSES.get(path, path) for path, page in PAGES.items() if page.is_live and path not in UNADDRESSED]
+LIVE = [
+    ADDRESSES.get(path, path)
+    for path, page in dashboard_pages().items()
+    if page.is_live and path not in UNADDRESSED
+]
 
 
 async def add_jobs(world: World) -> None:
@@ -100,14 +100,14 @@ async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
 ) -> None:
     await world.jobs(60, "billing.x", job_id=lambda n: f"job-{99 + n}")
     await pool.execute("ANALYZE scheduled_jobs")  # autovacuum would change the number of jobs on the page
-    page, built = PAGES["/jobs"], asyncio.Semaphore(0)
+    page, built = dashboard_pages()["/jobs"], asyncio.Semaphore(0)
 
     async def count(page_request: PageRequest) -> object:
         found = await page.build(page_request)
         built.release()
         return found
 
-    monkeypatch.setitem(PAGES, "/jobs", page._replace(build=count))
+    monkeypatch.setitem(dashboard_pages(), "/jobs", page._replace(build=count))
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/jobs") as read:
         await read()
         assert 'rel="next"' in html_of(await read())
@@ -143,7 +143,7 @@ async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
 ) -> None:
     await add_jobs(world)
     await world.worker()
-    page, built = PAGES["/"], asyncio.Semaphore(0)
+    page, built = dashboard_pages()["/"], asyncio.Semaphore(0)
 
     async def count(page_request: PageRequest) -> object:
         found = await page.build(page_request)
@@ -152,7 +152,7 @@ async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
 
     app = build(refresh=0.5)
     url = url_of((await request(app, "/")).text, is_shown=True)
-    monkeypatch.setitem(PAGES, "/", page._replace(build=count))
+    monkeypatch.setitem(dashboard_pages(), "/", page._replace(build=count))
     async with asyncio.timeout(PATIENCE), stream(app, url) as read:
         await read()
         following = asyncio.ensure_future(read())
@@ -209,14 +209,14 @@ async def test_viewers_share_reads(
 ) -> None:
     await add_jobs(world)
     path = url.partition("&")[0]
-    built, page = 0, PAGES[path]
+    built, page = 0, dashboard_pages()[path]
 
     async def count(page_request: object) -> object:
         nonlocal built
         built += 1
         return await page.build(page_request)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(PAGES, path, page._replace(build=count))
+    monkeypatch.setitem(dashboard_pages(), path, page._replace(build=count))
     app = build(refresh=60.0)
     async with asyncio.timeout(PATIENCE):
         for _ in range(5):
@@ -335,7 +335,7 @@ async def test_streams_pass_authorize(build: Callable[..., App]) -> None:
 
 
 def test_scripts_are_short_and_build_no_html() -> None:
-    scripts = [file.content.decode() for name, file in static_files().items() if name.endswith(".js")]
+    scripts = [file.content.decode() for name, file in dashboard_files().items() if name.endswith(".js")]
     lines = [line for text in scripts for line in text.splitlines()]
     assert len(lines) <= 845
     assert max(map(len, lines)) <= 120

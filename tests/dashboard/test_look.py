@@ -13,8 +13,8 @@ import pytest
 from pg_scheduler import Scheduler, current_job
 from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.base import tables_of
 from tests.dashboard.client import JSON, App, Page, request, send
+from tests.support.inside import reads_of
 from tests.support.logs import keeping_lines
 from tests.support.patience import PATIENCE
 from tests.support.world import World
@@ -114,7 +114,7 @@ async def test_open_pages_share_one_request_and_others_make_none(
     messages: list[str] = []
     connection = await asyncpg.connect(dsn)
     try:
-        channel = await tables_of(Inspector(pool)).reads.locks.channel()
+        channel = await reads_of(Inspector(pool)).locks.channel()
         await connection.add_listener(channel, lambda *arguments: messages.append(str(arguments[-1])))
         for url, expected in (("/job?id=a", []), ("/job?id=a&look=log", ["look w1 log a"])):
             for _ in range(3):

@@ -10,10 +10,10 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_pages import fill
 from tests.support.cases import each_case
+from tests.support.inside import dashboard_pages
 from tests.support.world import World
 
 
@@ -94,10 +94,10 @@ async def test_pages_state_that_no_worker_is_alive(app: App, build: Callable[...
     assert "No worker is alive" not in (await request(build(), "/jobs")).text
 
 
-@each_case("path", PAGES)
+@each_case("path", dashboard_pages())
 async def test_each_page_marks_its_item(path: str, app: App) -> None:
     answer = await request(app, path)
-    page = PAGES[path]
+    page = dashboard_pages()[path]
     expected = path if page.label else page.parent
     assert Bar(answer.text).current == ([expected] if expected else [])
 

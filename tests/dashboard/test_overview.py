@@ -13,15 +13,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.charts import TONES, Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.pages.overview_parts import change_since
-from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReadSettings, Severity
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import check
@@ -29,6 +25,7 @@ from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.errors import count_since
 from tests.support.hostile_texts import HOSTILE
+from tests.support.inside import Connections, Histogram, JobFigures, Store, dashboard_files
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 LATE = Histogram((0,) * 20 + (4,) + (0,) * 27, 3.0)
@@ -779,7 +776,7 @@ def test_change_of_a_tile_has_a_cap(value: float, before: float, text: str) -> N
 
 
 def test_jobs_that_expired_are_red_in_charts_as_their_badges_are() -> None:
-    css = static_files()["dashboard.css"].content.decode()
+    css = dashboard_files()["dashboard.css"].content.decode()
     assert f".f-{TONES['expired']} {{ fill: var(--bad);" in css
 
 

@@ -18,14 +18,13 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.schedule_form import preview
 from pg_scheduler.dashboard.pages.schedules import ShownSchedule
-from pg_scheduler.schedules import own_thread
-from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import check
 from tests.support import inside
 from tests.support.hostile_texts import HOSTILE
+from tests.support.inside import fire_time_job_id
 from tests.support.patience import PATIENCE
 from tests.support.world import World
 
@@ -75,7 +74,7 @@ async def test_pages_are_answered_when_a_trigger_of_the_application_exits_or_han
     await add_nightly(pool, scheduler, "2027-03-25", "2027-04-01")
     await scheduler.schedules.add("strip.mail", Hostile(exits), schedule_id="hostile")
     await pool.execute("UPDATE scheduler_schedules SET last_fire_at = next_fire_at")
-    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    inside.replace(monkeypatch, fire_time_search_wait_s=0.01)
     Hostile.may_return.clear()
     Hostile.is_armed.set()
     try:

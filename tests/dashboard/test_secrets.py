@@ -14,10 +14,9 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.app import STREAMS
-from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import JSON, App, request, stream
 from tests.dashboard.conftest import read_all
+from tests.support.inside import dashboard_pages, dashboard_streams
 from tests.support.patience import PATIENCE
 from tests.support.secret_world import OF_ARGUMENTS, OF_OTHERS, fill_with_secrets, searches
 from tests.support.stories import LONG
@@ -68,7 +67,7 @@ async def addresses(app: App) -> list[str]:
     """Return the address of each page and stream, with each of its parameters."""
     groups = (await request(app, "/errors?since=all", headers=JSON)).data["items"]
     urls = []
-    for path in (*PAGES, *STREAMS):
+    for path in (*dashboard_pages(), *dashboard_streams()):
         for parameters in ("", *PARAMETERS.get(path, ())):
             for group in groups if "{group}" in parameters else groups[:1]:
                 query = parameters.format(group=group["fingerprint"])
@@ -88,7 +87,7 @@ async def outputs(app: App, urls: list[str]) -> dict[tuple[str, str], str]:
             texts[url, form] = answer.text
     for url in urls:
         path, _, query = url.partition("?")
-        if path in PAGES and PAGES[path].is_live:
+        if path in dashboard_pages() and dashboard_pages()[path].is_live:
             live = f"/live?page={path}" + (f"&{query}" if query else "")
             with suppress(TimeoutError, AssertionError):
                 async with asyncio.timeout(PATIENCE), stream(app, live) as read:

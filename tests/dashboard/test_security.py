@@ -25,19 +25,18 @@ from pg_scheduler.dashboard import (
 )
 from pg_scheduler.dashboard.access import Role
 from pg_scheduler.dashboard.answers import PUBLIC_STYLE
-from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
-from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.dashboard.rendering import static_files, static_version
+from pg_scheduler.dashboard.rendering import static_version
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
 from tests.support import inside
+from tests.support.inside import dashboard_files, dashboard_pages, dashboard_streams
 from tests.support.patience import PATIENCE
 from tests.support.stories import NIGHTLY
 from tests.support.world import World
 
-STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in static_files()]
+STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in dashboard_files()]
 STREAMED = {
     "/live": 404,
     "/live?page=/workers": 200,
@@ -47,7 +46,7 @@ STREAMED = {
     "/value": 400,
 }
 """Addresses that are no pages, with the status of their answers."""
-ROUTES = [*PAGES, *STATIC, *STREAMED]
+ROUTES = [*dashboard_pages(), *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 MISSING += ["/static/../dashboard.css", "/static/x/dashboard.css", f"/static/{static_version()}/app.py"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
@@ -82,7 +81,7 @@ def check_policy(html: str) -> None:
         if tag == "script":
             version, name = (attrs["src"] or "").rsplit("/", 2)[1:]
             assert version == static_version()
-            assert name in static_files()
+            assert name in dashboard_files()
         for name in ("src", "href", "action"):
             address = attrs.get(name) or ""
             assert "://" not in address or (tag == "a" and address.startswith(DOCUMENTATION)), attrs
@@ -97,7 +96,7 @@ async def test_each_role_reads_each_route_by_get_only(
 ) -> None:
     inside.replace(monkeypatch, live_seconds=0.0)
     app = build(authorize=lambda _: None if role is None else Access("ada", role))
-    assert {route.partition("?")[0] for route in STREAMED} == set(STREAMS)
+    assert {route.partition("?")[0] for route in STREAMED} == set(dashboard_streams())
     for route in [*ROUTES, *MISSING]:
         for method in METHODS:
             answer = await request(app, route, method=method)
@@ -460,7 +459,9 @@ async def test_links_lead_to_pages_wherever_it_is_mounted(
                     kinds.add(kind)
                     queue.append(each.partition("#")[0])
     assert {
-        f"{base}{each}" for each in PAGES if each not in REQUIRED | {"/", "/schedule-form", "/job-form"}
+        f"{base}{each}"
+        for each in dashboard_pages()
+        if each not in REQUIRED | {"/", "/schedule-form", "/job-form"}
     } <= {url.partition("?")[0] for url in seen}
     assert any(url.startswith(f"{base}/job?id=a%2Fb%3Fc%23d%26e") for url in seen), seen
 

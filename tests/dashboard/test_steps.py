@@ -13,11 +13,11 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.jobs.step_values import row_of_retries
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import check
 from tests.support.hostile_texts import HOSTILE
+from tests.support.inside import row_of_retries
 from tests.support.world import SECOND, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseCopyError, Scheduler, embedded
-from pg_scheduler.base.dsn import address_parts
 from tests.docs.snippets import ROOT, snippets_of
+from tests.support.inside import address_parts
 
 PAGE: Final = "operations/backup-and-restore.md"
 LATER: Final = 3600

@@ -29,8 +29,7 @@ from pg_scheduler import (
     VacuumConfig,
     periodic,
 )
-from pg_scheduler.cli.errors import ExitCode, UsageError
-from pg_scheduler.cli.main import run
+from pg_scheduler.cli.errors import UsageError
 from pg_scheduler.cli.servers import doctor_webhook
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.database.migrations.plan import table_names
@@ -48,7 +47,7 @@ from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.codecs import KeyedCodec
-from tests.support.inside import store_of, worker_of
+from tests.support.inside import ExitCode, run_command, store_of, worker_of
 from tests.support.prometheus import Exposition
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import Recorder
@@ -484,7 +483,7 @@ async def test_viewer_role_can_use_each_command_with_the_tables_of_its_row(roles
         else:
             await roles.grant(owner, "viewer.sql")
         for name in names:
-            code = await asyncio.to_thread(run, [*name.split(), *COMMANDS[name], *options])
+            code = await asyncio.to_thread(run_command, [*name.split(), *COMMANDS[name], *options])
             assert code in ALLOWED, name
 
 
@@ -495,13 +494,13 @@ async def test_viewer_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privil
     await Scheduler(owner, schema="jobs").schedule(work, execution_time=now(), job_id="seen")
     options = ("--dsn", roles.dsn(VIEWER), "--schema", "jobs")
     for command in (["jobs", "cancel", "seen"], ["tasks", "pause", "work"]):
-        assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
+        assert await asyncio.to_thread(run_command, [*command, *options]) == ExitCode.REFUSED
         assert "permission denied for table schedule" in capsys.readouterr().err
     await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {roles.name(VIEWER)}")
     for command in (["status"], ["jobs", "list"], ["jobs", "cancel", "seen"]):
-        assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
+        assert await asyncio.to_thread(run_command, [*command, *options]) == ExitCode.REFUSED
         assert "permission denied for table scheduler_migrations" in capsys.readouterr().err
-    assert await asyncio.to_thread(run, ["doctor", *options]) == ExitCode.NEGATIVE
+    assert await asyncio.to_thread(run_command, ["doctor", *options]) == ExitCode.NEGATIVE
 
 
 @pytest.mark.slow
@@ -768,4 +767,4 @@ async def test_command_that_adds_jobs_is_one_of_the_operator(
 ) -> None:
     for role, code in ((ENQUEUER, ExitCode.REFUSED), (OPERATOR, ExitCode.DONE)):
         command = ["--schema", "jobs", "jobs", "add", "mail.send", "--dsn", roles.dsn(role)]
-        assert await asyncio.to_thread(run, command) == code, capsys.readouterr().err
+        assert await asyncio.to_thread(run_command, command) == code, capsys.readouterr().err

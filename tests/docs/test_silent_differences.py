@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
-from pg_scheduler import Overlap, RetryPolicy, ScheduleConflictError, job
+from pg_scheduler import Overlap, RetryPolicy, ScheduleConflictError, Scheduler, job
 from pg_scheduler.events import JobRetried
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import At, Every
 from tests.support.worker import Recorder
@@ -46,7 +46,7 @@ def declared() -> None:
 async def test_first_retry_follows_after_a_minute_and_an_attempt_lasts_an_hour(
     pool: asyncpg.Pool,
 ) -> None:
-    assert DEFAULT_RETRY_POLICY.base == MINUTE
+    assert inspect.signature(Scheduler).parameters["retry_policy"].default.base == MINUTE
     async with TestScheduler(pool) as t:
         await t.scheduler.enqueue(remind, args=("call",))
         assert await pool.fetchval("SELECT timeout_seconds FROM scheduled_jobs") == 3600

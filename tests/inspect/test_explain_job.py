@@ -10,15 +10,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
-from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.inspect.doctor.support import beat
 from tests.support import inside
 from tests.support.guards import guard
+from tests.support.inside import Connections, Histogram, JobFigures, Store
 from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 

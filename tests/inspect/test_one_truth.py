@@ -20,20 +20,17 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import Scheduler, call, current_job
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
-from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.facts.lateness import LATE_S, OVERDUE_S
 from pg_scheduler.facts.outcomes import DECIDED_ATTEMPTS, FAILED_ATTEMPTS
 from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect import Inspector, Severity, Status, Thresholds
 from pg_scheduler.inspect.jobs import count_states
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
+from tests.support.inside import OUTCOMES, Connections, JobFigures, Store, run_command
 from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition
 from tests.support.world import HOUR, MINUTE, SECOND, World
@@ -297,7 +294,7 @@ class Terminal:
     async def list(self, *words: str) -> dict[str, Any]:
         """Return what a command prints."""
         self._capsys.readouterr()
-        await asyncio.to_thread(run, [*words, "-o", "json", "--dsn", self._dsn])
+        await asyncio.to_thread(run_command, [*words, "-o", "json", "--dsn", self._dsn])
         document: dict[str, Any] = json.loads(self._capsys.readouterr().out)
         return document
 

@@ -8,18 +8,17 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
-from pg_scheduler.jobs.error_text import fingerprint_of, normalized
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.error_text import normalized
 from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations
 from tests.support.errors import add_to_groups
+from tests.support.inside import Connections, Store, fingerprint_of
 from tests.support.world import HOUR, MINUTE, World
 
 

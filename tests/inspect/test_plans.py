@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pg_scheduler.database.options import TRANSACTION_SETTINGS
-from pg_scheduler.database.queries import Route, load_queries, load_query
+from pg_scheduler.database.queries import Route
 from pg_scheduler.inspect import Bounds, parse_search
 from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.jobs import MAX_UNFINISHED_ROWS
@@ -27,6 +27,7 @@ from pg_scheduler.inspect.store.workers import MAX_DUE as MAX_RUNNING
 from pg_scheduler.inspect.store.workers import MAX_UNSUCCESSFUL as MAX_UNSUCCESSFUL_ATTEMPTS
 from pg_scheduler.inspect.workers import MAX_GENERATED
 from tests.store import test_feature_plans, test_plans
+from tests.support.inside import load_queries, load_query
 from tests.support.store import NOW, Connection, Pool
 
 SMALL, LARGE = 50_000, 500_000

@@ -11,7 +11,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, Scheduler
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage
 from pg_scheduler.inspect.pages import PageReader
@@ -22,9 +21,9 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.keys import key_text, named_prefix
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.queue.prepare import new_job_id
-from pg_scheduler.scheduler.store import Store
 from tests.support import inside
 from tests.support.cases import each_case
+from tests.support.inside import Connections, Store
 from tests.support.world import World
 
 JOBS = 3_000

@@ -16,8 +16,10 @@ from asyncpg.pool import PoolConnectionProxy
 from pg_scheduler import ConfigurationError, JobStatus, Scheduler, current_job, periodic
 from pg_scheduler.events import JobCompleted, JobSuspended
 from pg_scheduler.inspect.store.senders import MAX_VALUE_BYTES, sender_script
-from pg_scheduler.jobs.step_values import MAX_STEPS
+from tests.support import inside
 from tests.support.worker import PATIENCE, Recorder
+
+MAX_STEPS = inside.internal_setting("steps_of_job")
 
 AnyConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 DENIED = asyncpg.InsufficientPrivilegeError

@@ -11,16 +11,14 @@ import pytest
 
 from pg_scheduler import JobStatus, Scheduler, Sequence
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReadSettings, ReasonCode
 from pg_scheduler.inspect.sequences import sequence_text
 from pg_scheduler.jobs.keys import readable
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.sequences import sequence_place
-from pg_scheduler.scheduler.store import Store
 from tests.store.test_sequences import KEY, OTHER, claim, insert, move, queued, sequences
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import COMPLETE, Connections, Outcome, Store
 from tests.support.store import NOW, SECOND
 
 LONG_AGO = NOW - timedelta(days=5000)

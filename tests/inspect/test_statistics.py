@@ -8,12 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.base.figures import BOUNDS, Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReasonCode
-from pg_scheduler.scheduler.store import Store
 from tests.support import inside
+from tests.support.inside import BOUNDS, Connections, Histogram, JobFigures, Store
 from tests.support.world import MINUTE, SECOND, World
 
 SIZE = len(BOUNDS) + 1

@@ -8,7 +8,6 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
 from pg_scheduler.inspect import (
     Diagnosis,
     Finding,
@@ -27,6 +26,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.worker_report import ReportedHealth
+from tests.support.inside import OUTCOMES, JobFigures
 from tests.support.world import World
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -18,7 +18,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import Limit, Scheduler, Share, call, periodic
-from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
@@ -26,6 +25,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
 from tests.support.catalogues import clear_registrations
+from tests.support.inside import run_command
 from tests.support.patience import PATIENCE
 from tests.support.stories import LONG, NIGHTLY
 from tests.support.world import DAY, HOUR, World
@@ -209,7 +209,7 @@ async def ask_dashboard(scheduler: Scheduler) -> Faults:
 async def ask_command_line(dsn: str, capsys: pytest.CaptureFixture[str]) -> Faults:
     faults: Faults = {}
     for command in COMMANDS:
-        code = await asyncio.to_thread(run, [*command, "--dsn", dsn])
+        code = await asyncio.to_thread(run_command, [*command, "--dsn", dsn])
         errors = capsys.readouterr().err
         if code not in {0, 1}:
             faults[" ".join(command)] = code, errors[-1000:]

@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, current_job
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.migrate import migrate, verify
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.catalogues import clear_registrations
+from tests.support.inside import load_queries
 from tests.support.world import World
 from tools.upgrade import legacy
 

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
 from tests.support.cases import each_case
+from tests.support.inside import ExitCode
 from tools.reference.commands import COMMENT, with_commands
 
 PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")

@@ -19,20 +19,18 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import JobSpec, JobStatus, Scheduler, ThreadExecutor, current_job, events
-from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.database.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
-from pg_scheduler.database.queries import FOLDERS, load_fragment
+from pg_scheduler.database.queries import FOLDERS
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.inspect.doctor.connections import OUTSIDE_POOL
-from pg_scheduler.jobs.outcome import NOT_RETRIED, quarantine_error
-from pg_scheduler.jobs.task import JOB_OPTIONS
+from pg_scheduler.jobs.outcome import NOT_RETRIED
 from pg_scheduler.scheduler.store import NOT_ALLOWED
 from pg_scheduler.telemetry.logging import FIELDS
 from pg_scheduler.worker.attempt_runner import LONGER
 from tests.docs.snippets import PAGES, ROOT, snippets_of
-from tests.support.inside import services_of, store_of
+from tests.support.inside import JOB_OPTIONS, OUTCOMES, load_fragment, quarantine_error, services_of, store_of
 from tests.support.patience import PATIENCE
 from tests.support.source import parsed
 from tests.telemetry import test_cluster_metrics, test_process_metrics

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pg_scheduler import job
-from pg_scheduler.jobs.registry import catalogue
 from tests.dashboard import test_names
 from tests.support.catalogues import modules_of, own_registrations
+from tests.support.inside import catalogue
 
 
 async def send_mail() -> None: ...

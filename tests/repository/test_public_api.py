@@ -29,7 +29,6 @@ from pg_scheduler import (
     errors,
     events,
 )
-from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.cases import each_case
@@ -294,7 +293,7 @@ SETTINGS = (
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, "
     "max_result_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
-    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, max_stuck_threads=0, "
+    f"retry_policy={pg_scheduler.RetryPolicy()!r}, executors=None, stop_grace=10.0, max_stuck_threads=0, "
     "role='both', "
     "identity=None, only=(), skip=(), metadata=None, statistics=True, middleware=(), "
     "codec=None, migrations='apply', on_copy='refuse', notify='hint', clock=None"

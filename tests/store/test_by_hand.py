@@ -8,10 +8,9 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.queue.jobs import TouchedJob
-from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child
+from tests.support.inside import COMPLETE, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 HOUR = timedelta(hours=1)

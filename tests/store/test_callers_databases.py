@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import NullPool
 
 from pg_scheduler import ConfigurationError, ConnectionAdapter, Scheduler, embedded
-from pg_scheduler.base.dsn import Address, address_parts
+from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.asyncpg_private import address_of, address_of_pool, opened_by_pool
 from pg_scheduler.sync import SyncScheduler
 from tests.conftest import FAST, migrate_on, run_on
+from tests.support.inside import address_parts
 from tests.support.transactions import KINDS, Application, application, settled
 from tools.chaos.proxy import Proxy
 

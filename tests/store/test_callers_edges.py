@@ -18,12 +18,10 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.statements import CallersTransaction
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import Claim, ExtendedJob
-from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
 from tests.support.dependencies import add as add_committed
 from tests.support.dependencies import child, edges, state
+from tests.support.inside import COMPLETE, Claim, ExtendedJob, Store
 from tests.support.patience import PATIENCE
 from tests.support.store import NAME, Pool, new_job, running
 

@@ -11,11 +11,11 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.queue import jobs as jobs_module
 from pg_scheduler.queue.jobs import CancelledJob, JobFilters
-from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.dependencies import add, child
+from tests.support.inside import COMPLETE, Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 
 EVERY = JobFilters(statuses=["pending", "running"])
@@ -84,7 +84,7 @@ async def test_batches_are_bounded_and_continue_where_the_last_one_ended(
     store: Store, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_module, "MAX_CANCELLED_JOBS", 2)
-    monkeypatch.setattr(jobs_module, "MAX_EXAMINED_ROWS", 4)
+    inside.replace(monkeypatch, examined_rows=4)
     names = {job_id: NAME if job_id in "bhij" else "other" for job_id in "abcdefghij"}
     await store.inserts.insert([new_job(job_id, job_name=name) for job_id, name in names.items()])
     steps: list[tuple[str, str | None]] = []

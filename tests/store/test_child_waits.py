@@ -18,15 +18,14 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.database.statements import Transaction
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
+from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SLEEP
+from pg_scheduler.jobs.step_values import CHILD, SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, edges, passed, state
+from tests.support.inside import COMPLETE, NO_TIMEOUT, Claim, Outcome, Store
 from tests.support.store import NAME, NOW, SECOND, new_job, row, running
 from tests.support.stories import LONG
 

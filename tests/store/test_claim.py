@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.claims import ExchangeResult
+from tests.support.inside import Claim, Connections, Store
 from tests.support.store import (
     LEASE,
     NAME,
@@ -36,7 +34,7 @@ async def store(store: Store) -> Store:
     return store
 
 
-Take = Callable[..., Awaitable[ExchangeResult]]
+Take = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture(params=["exchange", "claim"])

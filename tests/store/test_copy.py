@@ -10,13 +10,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
 from pg_scheduler.queue.inserts import CHUNK_ROWS
 from pg_scheduler.queue.prepare import new_job_ids
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Connections, GeneratedIdJob, PlainJob, Store
 from tests.support.store import NOW, SECOND, Pool, new_job
 
 MICROSECOND = timedelta(microseconds=1)

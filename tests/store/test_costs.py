@@ -14,9 +14,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.database.options import DEDICATED_SETTINGS, as_statements
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.queue.prepare import new_job_id
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store, load_queries
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, running, worker
 
 PAGE: Final = 8192

@@ -16,12 +16,10 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.jobs.deadlines import deadline_text
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.queue.jobs import OverrunJob
-from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Op, interleave
 from tests.store.test_signals import Waits
+from tests.support.inside import COMPLETE, RELEASE, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 DEADLINE = NOW - SECOND

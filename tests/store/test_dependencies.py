@@ -15,19 +15,15 @@ import pytest
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_locked_out
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
 from pg_scheduler.jobs.history import PARENT, errors_from
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim, Extras
 from pg_scheduler.queue.dependencies import ScanPosition
-from pg_scheduler.scheduler.store import Store
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support import inside
 from tests.support.dependencies import add, child, edges, state
+from tests.support.inside import COMPLETE, RELEASE, Claim, Connections, Extras, Outcome, Store, load_queries
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
 
 FREE = ("pending", None)

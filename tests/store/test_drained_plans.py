@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from pg_scheduler.database.options import PLANNER_SETTINGS
-from pg_scheduler.database.queries import Query, Route, load_queries
+from pg_scheduler.database.queries import Query, Route
+from tests.support.inside import load_queries
 from tests.support.store import Connection, Pool
 
 ROWS = 3000

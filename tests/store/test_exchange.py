@@ -8,9 +8,8 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import ExchangeResult
+from tests.support.inside import COMPLETE, RELEASE, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 

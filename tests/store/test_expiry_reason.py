@@ -10,7 +10,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.facts.expiry import CAUSES, ExpiryCause
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, worker
 
 GRACE_S = 10

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler import JobStatus
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
-from pg_scheduler.queue.writer import JobWriter
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import COMPLETE, ExtendedJob, Extras, JobWriter, PlainJob, Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 
 EXTRAS = Extras('{"keep_result": 60}', "key", "limit:app.work:1", '{"on_failure": "app.page"}')

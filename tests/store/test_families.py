@@ -12,10 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.errors import JobLostError
-from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.step_values import CHILD
 from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import (
     CHILDREN,
@@ -29,6 +26,7 @@ from tests.store.test_child_waits import (
     world_of,
 )
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import NO_TIMEOUT, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import NAME, NOW, new_job, row, running
 from tests.support.stories import LONG
 

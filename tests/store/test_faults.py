@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler.database.faults import ENDED_WHILE_IDLE, is_refusal, is_transient, translated
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.errors import (
     ConnectionLostError,
@@ -19,8 +18,8 @@ from pg_scheduler.errors import (
     SchemaForbiddenError,
     SchemaMissingError,
 )
-from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
+from tests.support.inside import Connections, Store
 
 TRANSIENT: list[BaseException] = [
     asyncpg.ConnectionDoesNotExistError("x"),  # 08003

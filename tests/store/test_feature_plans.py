@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.database.queries import load_queries
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store, load_queries
 from tests.support.store import NOW, Connection
 
 QUERIES = load_queries("public")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Job, JobStatus, Page
-from pg_scheduler.database.queries import load_queries
-from pg_scheduler.queue.jobs import MAX_EXAMINED_ROWS
-from pg_scheduler.scheduler.store import Store
+from tests.support import inside
+from tests.support.inside import Store, load_queries
 from tests.support.store import NOW, SECOND, Pool, new_job, running
+
+MAX_EXAMINED_ROWS = inside.internal_setting("examined_rows")
 
 NO_FILTERS: dict[str, Any] = {
     "after": None,

@@ -31,10 +31,10 @@ from pg_scheduler import (
 from pg_scheduler.database.callers.adapter import has_rows, with_percent
 from pg_scheduler.database.callers.connection import TIME_COLUMNS, ForeignConnection, rewrite
 from pg_scheduler.database.faults import constraint_of, is_transient, sqlstate_of
-from pg_scheduler.database.queries import load_queries, load_query
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every
 from tests.docs.snippets import ROOT
+from tests.support.inside import load_queries, load_query
 from tests.support.transactions import KINDS, application, django_connection, settled
 from tests.support.worker import now
 

@@ -13,7 +13,7 @@ import pytest
 from pg_scheduler.database import fork
 from pg_scheduler.database.asyncpg_private import connect_as_pool, file_number
 from pg_scheduler.database.fork import InheritedSockets
-from pg_scheduler.database.pool import Connections
+from tests.support.inside import Connections
 
 NULL = Path(os.devnull).stat().st_rdev
 

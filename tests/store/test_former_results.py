@@ -10,11 +10,11 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import DELETING, load_queries, load_variant
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
+from pg_scheduler.database.queries import DELETING, load_variant
+from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.rows import EPOCH
+from tests.support.inside import COMPLETE, Claim, ExtendedJob, Extras, Outcome, Store, load_queries
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, worker
 
 KEEPS = Extras(options='{"keep_result": 3600}')

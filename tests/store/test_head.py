@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 
-from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
+from tests.support.inside import Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
 
 HOUR = 3600 * SECOND

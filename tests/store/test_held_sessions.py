@@ -22,11 +22,10 @@ import pytest
 from pg_scheduler import Connection
 from pg_scheduler.database.migrations import indexes
 from pg_scheduler.database.options import held_settings, probe_settings
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.migrate import migrate
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.lease_connection import LeaseConnection
 from pg_scheduler.worker.notifications import Subscription
+from tests.support.inside import Connections, Store
 from tests.support.store import Pool
 
 INTERVAL_S = 5

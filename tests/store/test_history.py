@@ -10,10 +10,7 @@ import pytest
 
 from pg_scheduler import AttemptError, Job, JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_queries
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import COMPLETE, RELEASE, Claim, Outcome, Store, load_queries
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 
 ENTRY = '{"outcome":"timeout","error_type":"TimeoutError","message":"late","traceback":"..."}'

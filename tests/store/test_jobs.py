@@ -11,10 +11,9 @@ from hypothesis import given, settings
 
 from pg_scheduler import Connection, JobCounts, JobPriority, JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.queue.jobs import StatusChange
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import COMPLETE, Outcome, Store
 from tests.support.store import (
     LEASE,
     NAME,

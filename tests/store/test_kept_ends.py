@@ -10,11 +10,10 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import RELEASE, REVOKED, Outcome
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
+from pg_scheduler.jobs.outcome import REVOKED
 from pg_scheduler.queue.jobs import JobFilters
-from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, passed, reader, state
+from tests.support.inside import RELEASE, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 
 KEPT = Extras(options='{"keep_result": 60}')

@@ -10,9 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.database.asyncpg_private import local_port
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.lease_connection import LeaseConnection
+from tests.support.inside import Connections, Store
 from tests.support.store import Pool
 from tools.chaos.proxy import Proxy
 

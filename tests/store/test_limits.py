@@ -22,11 +22,11 @@ from pg_scheduler.database.faults import is_lock_timeout
 from pg_scheduler.database.options import ADMISSION_SETTINGS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.queue.locks import LOCK_CLASS
-from pg_scheduler.scheduler.store import Store
+from tests.support import inside
+from tests.support.inside import COMPLETE, RELEASE, Claim, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
+
+LOCK_CLASS = inside.internal_setting("class_of_advisory_locks")
 
 KEY = "limit:api:"
 OTHER = "limit:account:7"

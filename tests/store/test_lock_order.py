@@ -15,12 +15,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Connection
-from pg_scheduler.jobs.rows import Extras
-from pg_scheduler.queue.writer import JobWriter
-from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import Waits, save
 from tests.support.dependencies import child
+from tests.support.inside import Extras, JobWriter, Store
 from tests.support.store import new_job
 from tests.support.stories import LONG, NIGHTLY
 

@@ -11,9 +11,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, state
+from tests.support.inside import Outcome, Store
 from tests.support.store import NOW, Pool, new_job, running
 
 

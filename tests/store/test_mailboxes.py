@@ -14,10 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.database.queries import load_query
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import message_name
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.steps.signals import Audience
 from tests.store.protocol import Op, interleave
 from tests.store.test_feature_plans import nodes
@@ -32,6 +29,7 @@ from tests.store.test_signals import (
     Wait,
     waits,
 )
+from tests.support.inside import Claim, Store, load_query
 from tests.support.store import NAME, NOW
 
 MAILBOX = "orders"

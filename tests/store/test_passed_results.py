@@ -10,12 +10,11 @@ import pytest
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobError, JobResult, ResultUnavailableError
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
+from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.result import kept_error, kept_value
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.queue.dependencies import ScanPosition
-from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, edges, passed, reader, state
+from tests.support.inside import COMPLETE, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, running, worker
 
 KEEPS = Extras(options='{"keep_result": 1}')

@@ -16,7 +16,6 @@ import pytest
 
 from pg_scheduler import JobProgress
 from pg_scheduler.admission.limits import SurplusPosition
-from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.options import (
     BEGIN,
@@ -25,16 +24,14 @@ from pg_scheduler.database.options import (
     TRANSACTION_SETTINGS,
     as_statements,
 )
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import Route, load_queries
+from pg_scheduler.database.queries import Route
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
+from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.dependencies import add, child
+from tests.support.inside import COMPLETE, NO_TIMEOUT, Connections, JobFigures, Outcome, Store, load_queries
 from tests.support.statements import RESET
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 

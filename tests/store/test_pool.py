@@ -16,11 +16,10 @@ from asyncpg.pool import PoolConnectionProxy
 from pg_scheduler import Connection
 from pg_scheduler.database.faults import ENDED_WHILE_IDLE, translated
 from pg_scheduler.database.options import PLANNER_SETTINGS, ConnectionOptions
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.notifications import Subscription
 from tests.conftest import run_on
+from tests.support.inside import Connections, Store
 from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, Pool, worker
 from tools.chaos.proxy import Proxy

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobProgress
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store
 from tests.support.store import Pool, column, new_job, running
 
 HALF = JobProgress(1, 2, "half")

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from pg_scheduler import JobStatus
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim
 from tests.store.protocol import (
     ENDED,
     EXTENSION,
@@ -39,6 +37,7 @@ from tests.store.protocol import (
     World,
     interleave,
 )
+from tests.support.inside import COMPLETE, RELEASE, Claim, Outcome
 from tests.support.store import LEASE, SECOND
 from tests.support.stories import LONG
 

@@ -11,12 +11,11 @@ import pytest
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.statements import Transaction
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
+from pg_scheduler.jobs.outcome import REVOKED
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.queue.jobs import JobFilters
-from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, edges, state
+from tests.support.inside import COMPLETE, RELEASE, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, row, running, worker
 
 FREE = ("pending", None)

@@ -11,11 +11,10 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import outcome_statements as results_module
+from tests.support.inside import COMPLETE, RELEASE, Outcome, Store
 from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 

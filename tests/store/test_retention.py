@@ -6,9 +6,8 @@ from datetime import date, timedelta
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.retention import VacuumDay, VacuumTotal
+from tests.support.inside import COMPLETE, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 DAY = timedelta(days=1)

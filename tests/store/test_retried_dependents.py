@@ -17,14 +17,12 @@ from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome
 from pg_scheduler.inspect.store.bulk import Batch
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.queue.dependencies import ScanPosition
-from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import KEPT, Retry, Waits, save
 from tests.support.cases import each_case
 from tests.support.dependencies import add, child, edges, state
+from tests.support.inside import COMPLETE, Claim, Outcome, Store
 from tests.support.patience import PATIENCE
 from tests.support.store import new_job, running
 from tests.support.stories import LONG

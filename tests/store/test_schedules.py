@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange, Switched
-from pg_scheduler.schedules.timing import fire_time_job_id
+from tests.support.inside import Connections, Store, fire_time_job_id
 from tests.support.store import NAME, NOW, SECOND, Pool, new_job, new_schedule
 
 FULL = new_schedule(

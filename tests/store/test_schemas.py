@@ -8,11 +8,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import GeneratedIdJob
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import COMPLETE, Connections, GeneratedIdJob, Store
 from tests.support.store import LEASE, NAME, Pool, new_job, running, worker
 
 UNUSUAL = ['the "odd" one', "UPPER", "select", "a.b", "žluť 🦉", "x" * 63, "{schema}", "$1", "--", "%s"]

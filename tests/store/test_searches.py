@@ -10,7 +10,7 @@ from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store
 from tests.support.store import NOW, Pool
 
 ROWS = """

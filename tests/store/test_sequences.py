@@ -16,12 +16,11 @@ from pg_scheduler import JobStatus
 from pg_scheduler.admission.sequences import HandedOver, Moved
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_refusal
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.outcome import REVOKED
 from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import Waits
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import COMPLETE, RELEASE, Claim, ExtendedJob, Extras, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, row, worker
 from tests.support.stories import LONG
 

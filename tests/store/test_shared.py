@@ -12,10 +12,9 @@ import pytest
 
 from pg_scheduler import Connection
 from pg_scheduler.database.options import PLANNER_SETTINGS, ConnectionOptions
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.notifications import Subscription
+from tests.support.inside import Connections, Store
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE, Wire, holds, locked, wire_to
 

@@ -10,11 +10,11 @@ import pytest
 
 from pg_scheduler.admission.shares import Fed
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.queue.locks import LOCK_CLASS
-from pg_scheduler.scheduler.store import Store
+from tests.support import inside
+from tests.support.inside import COMPLETE, RELEASE, Claim, ExtendedJob, Extras, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
+
+LOCK_CLASS = inside.internal_setting("class_of_advisory_locks")
 
 SHARE = "share:s:"
 SHARES = {SHARE: [NAME]}

@@ -16,12 +16,10 @@ import pytest
 
 from pg_scheduler.database.faults import is_conflict
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import SIGNAL
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
+from tests.support.inside import Claim, Outcome, Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 TIMEOUT_S = 3600.0

@@ -19,11 +19,9 @@ from pg_scheduler import JobProgress, JobStatus
 from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.admission.sequences import HandedOver, Moved
 from pg_scheduler.admission.shares import Fed
-from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database import queries
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import FOLDERS, Route, Timeout, load_queries
+from pg_scheduler.database.queries import FOLDERS, Route, Timeout
 from pg_scheduler.database.statements import CallersTransaction, Transaction
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
@@ -38,22 +36,33 @@ from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome, RowChange
+from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS
 from pg_scheduler.jobs.step_values import SLEEP, StoredStep
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.queue.jobs import JobFilters, StatusChange
 from pg_scheduler.queue.passed_results import Edge
 from pg_scheduler.queue.unique_keys import Holder
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
 from pg_scheduler.steps.signals import Audience, Reached, SentSignal
 from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.testing.written import WrittenJobs, WrittenPauses, WrittenSequences
 from pg_scheduler.worker.claims import NO_IDS
+from tests.support.inside import (
+    COMPLETE,
+    RELEASE,
+    Connections,
+    ExtendedJob,
+    Extras,
+    GeneratedIdJob,
+    JobFigures,
+    Outcome,
+    Store,
+    load_queries,
+)
 from tests.support.store import (
     LEASE,
     NAME,

@@ -12,9 +12,8 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DuplicateStepError, JobLostError
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import CURSOR, RETRY, SIGNAL, SLEEP, STEP, StoredStep, row_of_retries
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.jobs.step_values import CURSOR, RETRY, SIGNAL, SLEEP, STEP, StoredStep
+from tests.support.inside import Claim, Store, row_of_retries
 from tests.support.patience import PATIENCE
 from tests.support.store import NOW, SECOND, Connection, Pool, new_job, row, running
 

@@ -10,11 +10,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler.errors import JobLostError
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.streams import statements
 from pg_scheduler.streams.statements import VALUE, NewItem, Page, Wanted
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import Claim, Store
 from tests.support.store import new_job, running
 
 Pool = asyncpg.Pool

@@ -9,9 +9,8 @@ from typing import TypeAlias
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_queries
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing.written import WrittenJobs
+from tests.support.inside import Store, load_queries
 from tests.support.store import LEASE, NAME, SECOND, Pool, new_job, worker
 
 QUERIES = load_queries("public")

@@ -17,12 +17,12 @@ from pg_scheduler.base.dsn import address_parts, server_in
 from pg_scheduler.database.asyncpg_private import server_of_pool
 from pg_scheduler.database.faults import connecting
 from pg_scheduler.database.opening import open_connection_to
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import ConnectionLostError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.connections import open_connection, open_pool
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
+from tests.support.inside import Connections
 
 SECRET: Final = "geheim"
 

@@ -11,9 +11,8 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.worker_rows import RenewResult, RescueResult
+from tests.support.inside import COMPLETE, Store
 from tests.support.store import (
     LEASE,
     NAME,

@@ -22,11 +22,11 @@ from pg_scheduler.base.blocking import (
     BlockingConnection,
     derive,
     members_of,
-    run_at_once,
 )
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
+from tests.support.inside import run_at_once
 from tools.reference.source import find
 from tools.reference.stub import STUB, stub
 

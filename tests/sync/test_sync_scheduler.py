@@ -33,10 +33,10 @@ from pg_scheduler import (
 )
 from pg_scheduler.base.blocking import Crossing
 from pg_scheduler.events import Event, JobCompleted, WorkerStarted
-from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.sync import SyncScheduler, portal
 from pg_scheduler.sync import scheduler as scheduler_module
 from pg_scheduler.sync.portal import Portal
+from tests.support.inside import periodic_catalogue
 
 IGNORE = ConflictResolution.IGNORE
 LATER = datetime(2030, 1, 1, tzinfo=UTC)

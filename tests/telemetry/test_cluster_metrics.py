@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import BOUNDS, OUTCOMES
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.support import inside
+from tests.support.inside import BOUNDS, OUTCOMES
 from tests.support.logs import records_of
 from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition, promtool

@@ -14,11 +14,11 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import serve_metrics
 from pg_scheduler.triggers import Every
+from tests.support import inside
 from tests.support.prometheus import prometheus, query
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.dashboards.__main__ import FOLDER, texts
@@ -48,7 +48,7 @@ async def test_every_query_has_data(
 ) -> None:
     monkeypatch.setattr(cluster, "MAX_AGE_S", 0.5)
     monkeypatch.setattr(cluster, "MIN_UPDATES", 1)
-    monkeypatch.setattr(StatisticsWriter, "interval_s", 0.2)
+    inside.replace(monkeypatch, interval_of_statistics_s=0.2)
     scheduler = Scheduler(pool)
 
     async def tick() -> None: ...

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import ConfigurationError, JobSpec, RetryPolicy, Scheduler
-from pg_scheduler.base.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
+from pg_scheduler.base.figures import DURATIONS, LATENESS
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -26,6 +26,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics
 from pg_scheduler.telemetry.server import App
 from pg_scheduler.tools import meter_of
+from tests.support.inside import BOUNDS, OUTCOMES
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import Gate, Recorder, now
 

@@ -30,13 +30,12 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.jobs.outcome import RowChange
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import row_of_retries
 from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 from pg_scheduler.worker.outcome_statements import ResultRepository
 from tests.support import inside
+from tests.support.inside import Claim, row_of_retries
 from tests.support.stories import LONG, NIGHTLY
 
 pytestmark = pytest.mark.slow  # the job runs once for each of its statements

@@ -11,8 +11,8 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, call, current_job
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.worker.worker_rows import WorkerRepository
 from tests.support import inside
+from tests.support.inside import store_of
 
 Pool = asyncpg.Pool
 
@@ -175,18 +175,19 @@ async def test_kit_makes_a_pass_again_when_the_database_was_unavailable(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TestScheduler(pool, now=START) as t:
-        restart = WorkerRepository.restart_leases
+        workers = store_of(t.scheduler).workers
+        restart = workers.restart_leases
         tries = 0
 
-        async def unavailable(self: WorkerRepository, limit: int) -> None:
+        async def unavailable(limit: int) -> None:
             nonlocal tries
             tries += 1
             if tries < 10:
                 raise DatabaseUnavailableError("down")
-            await restart(self, limit)
+            await restart(limit)
 
         with monkeypatch.context() as patch:
-            patch.setattr(WorkerRepository, "restart_leases", unavailable)
+            patch.setattr(workers, "restart_leases", unavailable)
             await t.drain()
         assert tries >= 10
 
@@ -203,7 +204,7 @@ async def test_kit_raises_at_once_when_the_pool_is_closed(
             raise PoolClosedError("closed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(WorkerRepository, "restart_leases", closed)
+            patch.setattr(store_of(t.scheduler).workers, "restart_leases", closed)
             with pytest.raises(PoolClosedError):
                 await t.drain()
         assert tries == 1

@@ -12,10 +12,9 @@ import psycopg
 import pytest
 
 from pg_scheduler import Scheduler, current_job, job
-from pg_scheduler.base.blocking import run_at_once
-from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit
+from tests.support.inside import load_fragment, run_at_once
 from tests.support.patience import PATIENCE
 from tests.support.transactions import ASYNC_KINDS, SYNC_KINDS, Application, application, settled
 from tests.testing.test_transaction_kits import entered, plain_application

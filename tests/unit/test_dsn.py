@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.base.dsn import check_dsn, mask_dsn, normalise_dsn, passwords_in
+from pg_scheduler.base.dsn import check_dsn, mask_dsn, passwords_in
 from pg_scheduler.base.dsn_options import NAMES
 from pg_scheduler.errors import ConfigurationError
+from tests.support.inside import normalise_dsn
 
 passwords = st.text("@:/?#[]%&=,+ \\'\"é℀0123456789abcXYZ", min_size=1, max_size=20)
 """Texts of the characters that have a meaning in a URL, and others."""

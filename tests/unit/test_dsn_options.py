@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.dsn import check_dsn, normalise_dsn
+from pg_scheduler.base.dsn import check_dsn
 from pg_scheduler.base.dsn_options import LEFT_OUT, NAMES, REFUSED, SETTINGS, connect_arguments
 from pg_scheduler.errors import ConfigurationError
+from tests.support.inside import normalise_dsn
 from tests.support.source import parsed
 
 ROOT = Path(__file__).parents[2]

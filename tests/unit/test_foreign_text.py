@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from pg_scheduler import ConfigurationError
-from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.inspect.positions import MAX_LENGTH
 from pg_scheduler.inspect.search.words import Word, split_words
+from tests.support.inside import normalise_dsn
 from tools.fuzz import __main__ as fuzz
 from tools.fuzz.mutate import mutations
 from tools.fuzz.parsers import PARSERS, Parser

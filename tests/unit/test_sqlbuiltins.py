@@ -11,8 +11,8 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
-from pg_scheduler.database.queries import load_queries
 from tests.support.cases import each_case
+from tests.support.inside import load_queries
 from tests.support.source import parsed
 
 PACKAGE = Path(pg_scheduler.__file__).parent

@@ -13,13 +13,9 @@ from pg_scheduler import DatabaseUnavailableError, Limit
 from pg_scheduler.admission.admission import Admission
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.events import JobBlocked, JobLost, JobReleased
-from pg_scheduler.jobs.outcome import RELEASE
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import Revocation
 from tests.support import inside
+from tests.support.inside import RELEASE, Claim, Completer, Revocation, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 

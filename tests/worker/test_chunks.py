@@ -30,14 +30,11 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.call import RaisedError
 from pg_scheduler.jobs.deadlines import deadline_text
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker import chunks
-from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.chunks import MIN_OPEN, Seat
-from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.looks import LookWriter, frames_of
+from tests.support.inside import AttemptRunner, Completer, Revocation, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job
 from tests.worker.test_looks import seen_of

@@ -24,16 +24,13 @@ from pg_scheduler.events import (
     PassFinished,
     ServiceRetrying,
 )
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import PlainJob
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import claimer as module
 from pg_scheduler.worker import cursor
 from pg_scheduler.worker.claims import ClaimRepository, ExchangeResult
-from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pacing import APPROACH_S, ClaimSize
-from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
+from pg_scheduler.worker.service import BackoffOptions, Service
 from tests.support.cases import each_case
+from tests.support.inside import COMPLETE, NEVER, PlainJob, Revocation, Store
 from tests.support.parts import Parts, sent_statements
 from tests.support.worker import (
     LEASE,

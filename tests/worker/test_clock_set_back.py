@@ -11,9 +11,8 @@ import pytest
 from pg_scheduler import ConflictResolution, Overlap, Schedule, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Cron, Every, FixedDelay, Trigger
+from tests.support.inside import Store
 from tests.support.parts import Parts
 
 NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)
@@ -37,7 +36,7 @@ class Bench:
     def __init__(self, scheduler: Scheduler, parts: Parts, clock: FakeClock) -> None:
         self.scheduler = scheduler
         self.clock = clock
-        self.planner: Planner = parts.planner()
+        self.planner = parts.planner()
         self.calls = parts.calls
 
     async def add(self, trigger: Trigger, **options: Any) -> Schedule:

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
@@ -22,9 +21,7 @@ from pg_scheduler.events import (
     JobRetried,
     ServiceRetrying,
 )
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import COMPLETE, NEVER, RELEASE, Connections, Outcome, Store
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, completed, locked, new_job, now, statuses, wire_to
 

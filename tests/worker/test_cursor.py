@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker import cursor as module
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
 from pg_scheduler.worker.cursor import (
@@ -16,6 +15,7 @@ from pg_scheduler.worker.cursor import (
     MAX_AGE_S,
     ClaimCursor,
 )
+from tests.support.inside import Claim
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

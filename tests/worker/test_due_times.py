@@ -28,16 +28,12 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.jobs.step_values import NO_TIMEOUT
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.due_times import DueTimeCorrector
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, NO_TIMEOUT, ExtendedJob, Extras, Store, load_queries
 from tests.support.parts import Parts
 from tests.support.store import LEASE, NAME, new_job, worker
 

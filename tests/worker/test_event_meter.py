@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import pytest
 
-from pg_scheduler.base.figures import OUTCOMES
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
     Event,
@@ -37,8 +35,8 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.statistics.service import new_meter
+from tests.support.inside import OUTCOMES, Meter, Store
 
 JOB = ("id", "mail", 1)
 ERROR = ValueError("no")

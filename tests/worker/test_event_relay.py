@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 
 from pg_scheduler.events import EventBus, JobCompleted
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store
 from tests.support.parts import Parts
 from tests.support.patience import PATIENCE
 

@@ -15,7 +15,6 @@ import pytest
 
 from pg_scheduler import JobFunction, JobStatus, current_job
 from pg_scheduler.database.options import ConnectionOptions
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
@@ -29,10 +28,8 @@ from pg_scheduler.events import (
     ServiceFaulted,
 )
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import LOOP_ENDED, Executor
-from pg_scheduler.worker.in_flight import Revocation
+from tests.support.inside import Completer, Connections, Revocation, Store
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
 

@@ -9,9 +9,7 @@ import pytest
 
 from pg_scheduler import Share
 from pg_scheduler.admission.feeder import Feeder
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, ExtendedJob, Extras, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_job, new_worker
 

@@ -20,17 +20,18 @@ import pytest
 
 from pg_scheduler import JobProgress, JobStatus, VacuumConfig
 from pg_scheduler.admission.pause_watcher import PauseWatcher
-from pg_scheduler.database.queries import Query, Route, load_queries
+from pg_scheduler.database.queries import Query, Route
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.queue.dependencies import AFTER
-from pg_scheduler.queue.locks import LOCK_CLASS
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.service import Service
+from tests.support import inside
 from tests.support.dependencies import add, child
+from tests.support.inside import Outcome, Store, load_queries
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import LEASE, claim, new_job, now
+
+LOCK_CLASS = inside.internal_setting("class_of_advisory_locks")
 
 LOCKS: Final = """
 lock_texts: limited

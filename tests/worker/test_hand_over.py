@@ -7,11 +7,9 @@ import pytest
 
 from pg_scheduler.admission.hand_over import HandOver
 from pg_scheduler.admission.sequencer import Sequencer
-from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.lease import Lease
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, Claim, ExtendedJob, Extras, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_job, new_worker
 

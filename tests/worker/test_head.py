@@ -14,15 +14,12 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.jobs.rows import PlainJob
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import claimer as claimer_module
 from pg_scheduler.worker import cursor as module
-from pg_scheduler.worker.claimer import COUNT_INTERVAL_S, Claimer
+from pg_scheduler.worker.claimer import COUNT_INTERVAL_S
 from pg_scheduler.worker.claims import FROM_THE_START
 from pg_scheduler.worker.cursor import MANY_ENTRIES, MAX_AGE_S, PAUSE_RATIO, HeadScanner
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, Claimer, Outcome, PlainJob, Store
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Gate, insert_unreadable, new_job, new_worker, now, statuses
 

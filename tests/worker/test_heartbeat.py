@@ -13,10 +13,9 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobCancelled, JobCompleted, JobLost, LeaseLost, PassFinished
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import heartbeat as module
 from pg_scheduler.worker.executor import Executor
+from tests.support.inside import COMPLETE, Outcome, Store
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, holds, locked, new_job, statuses
 

@@ -10,12 +10,10 @@ import pytest
 
 from pg_scheduler import ConflictResolution
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.prepare import JobPreparer, new_job_id
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Connections, GeneratedIdJob, Store
 from tests.support.parts import Parts
 from tests.support.store import Connection
 from tests.support.worker import LEASE, PATIENCE, Gate, new_job, new_worker

@@ -12,7 +12,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, Share, periodic
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.database.options import (
     BEGIN,
     HOT_TRANSACTION_SETTINGS,
@@ -20,14 +19,10 @@ from pg_scheduler.database.options import (
     TRANSACTION_SETTINGS,
     ConnectionOptions,
 )
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import names_by_text
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.statistics.service import StatisticsWriter
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, Connections, ExtendedJob, Extras, Meter, Store, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, holds, new_job
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
+from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight
+from tests.support.inside import Claim, Revocation
 from tests.support.worker import holds, now
 
 

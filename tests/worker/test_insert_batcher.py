@@ -14,7 +14,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
 from pg_scheduler.queue.insert_batcher import MAX_JOBS, InsertBatcher, LockedInserts
 from pg_scheduler.queue.outbox import Outbox
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Store
 from tests.support.worker import PATIENCE, new_job
 
 

@@ -17,7 +17,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     KeeperConnected,
@@ -29,7 +28,6 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.log import EventLog
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.keeper import LeaseKeeper
@@ -37,6 +35,7 @@ from pg_scheduler.worker.lease_connection import LeaseConnection
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import BackoffOptions, Service
 from pg_scheduler.worker.watchdog import LoopWatchdog
+from tests.support.inside import Connections, Store
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, locked, wire_to
 from tools.chaos.proxy import Proxy

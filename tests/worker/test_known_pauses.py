@@ -13,12 +13,11 @@ import pg_scheduler
 from pg_scheduler import Scheduler, Share
 from pg_scheduler.admission.pause_watcher import PauseWatcher
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.wiring import wiring
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signal
-from tests.support.inside import worker_of
+from tests.support.inside import TaskOptions, worker_of
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, kill_backends, new_job, new_worker, statuses
 

@@ -15,13 +15,10 @@ import pytest
 from pg_scheduler import Scheduler, Unique, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import late_schedules
-from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.planner import FAST_POLL_INTERVAL_S, Planner
-from pg_scheduler.schedules.timing import fire_time_job_id
 from tests.support import inside
+from tests.support.inside import Store, TaskOptions, fire_time_job_id, periodic_catalogue
 from tests.support.parts import Parts
 from tests.support.patience import PATIENCE
 from tests.support.store import new_schedule

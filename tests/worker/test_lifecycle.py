@@ -12,13 +12,13 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.admission.pause_watcher import PauseWatcher
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.due_times import DueTimeCorrector
 from pg_scheduler.worker.looks import LookWriter
 from pg_scheduler.worker.service import Service
+from tests.support.inside import Meter
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 

@@ -10,12 +10,10 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.database.options import ConnectionOptions
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost, ServiceFaulted, ServiceRetrying
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import notifications
 from pg_scheduler.worker.notifications import NOT_RECEIVING, TOO_SMALL, Listener
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, Connections, Store
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to
 

@@ -16,13 +16,10 @@ from pg_scheduler import JobProgress
 from pg_scheduler.base.messages import LOG, STACK, Look
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.history import kept_log
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker import looks as module
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.looks import MAX_LOOKS, LookWriter
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import NEVER, Claim, Revocation, TaskOptions
 from tests.support.logs import keeping_lines, warnings_of
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, claim, new_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from pg_scheduler.queue import consequences
+from tests.support import inside
 from tests.support.dependencies import add, child, edges, state
 from tests.support.parts import Parts
 from tests.support.store import NOW, new_job
@@ -59,7 +59,7 @@ async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
 async def test_scanner_scans_again_at_once_until_all_of_a_chain_has_ended(
     parts: Parts, pool: asyncpg.Pool, family: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consequences, "MAX_GENERATIONS", 1)
+    inside.replace(monkeypatch, consequence_generations=1)
     await add(parts.store, child("d", "b"))
     await pool.execute("UPDATE scheduled_jobs SET status = 'failed', finished_at = now() WHERE job_id = 'a'")
     scanner = parts.scanner()

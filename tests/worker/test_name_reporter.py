@@ -10,9 +10,8 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, UnregisteredName
-from pg_scheduler.scheduler.store import Store
+from tests.support.inside import Connections, Store
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker
 

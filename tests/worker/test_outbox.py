@@ -12,18 +12,14 @@ import pytest
 
 from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.base.messages import due_message, earliest_due
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer, new_job_id
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.service import NEVER
 from tests.support.dependencies import add, child
-from tests.support.inside import outbox_of
+from tests.support.inside import COMPLETE, NEVER, Connections, GeneratedIdJob, PlainJob, Store, outbox_of
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now
 

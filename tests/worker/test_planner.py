@@ -13,29 +13,23 @@ import pytest
 
 from pg_scheduler import Job, JobStatus, PeriodicJobConfig, Unique, periodic
 from pg_scheduler.base.messages import due_message
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.codec import check_codec
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.job_builder import JobBuilders
-from pg_scheduler.schedules.planner import (
-    FAST_POLL_INTERVAL_S,
-    POLL_INTERVAL_S,
-    SLOW_POLL_INTERVAL_S,
-    Planner,
-)
+from pg_scheduler.schedules.planner import FAST_POLL_INTERVAL_S, SLOW_POLL_INTERVAL_S, Planner
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.statements import Switched
 from pg_scheduler.triggers import Trigger, trigger_kind
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import Connections, Meter, Store, TaskOptions, periodic_catalogue
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import LEASE, Recorder, new_worker
+
+POLL_INTERVAL_S = inside.internal_setting("poll_interval_of_planner_s")
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

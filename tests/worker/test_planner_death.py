@@ -10,8 +10,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.timing import fire_time_job_id
+from tests.support.inside import Store, fire_time_job_id
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.stories import LONG

@@ -12,12 +12,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted, KeeperConnected, KeeperLost, LeaseLost, ListenerConnected
 from pg_scheduler.migrate import migrate
-from pg_scheduler.worker.keeper import LeaseKeeper
-from pg_scheduler.worker.watchdog import LoopWatchdog
-from tests.support.inside import worker_of
+from tests.support import inside
+from tests.support.inside import Connections, worker_of
 from tests.support.store import as_user
 from tests.support.worker import Recorder, now
 
@@ -71,8 +69,8 @@ async def roles(dsn: str) -> AsyncIterator[Roles]:
 
 @pytest.fixture(autouse=True)
 def fast_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoopWatchdog, "blocked_after_s", 0.2)
-    monkeypatch.setattr(LeaseKeeper, "poll_interval_s", 0.05)
+    inside.replace(monkeypatch, report_delay_of_blocked_loop_s=0.2)
+    inside.replace(monkeypatch, poll_interval_of_lease_keeper_s=0.05)
 
 
 async def work_with(pool: asyncpg.Pool, **settings: Any) -> None:

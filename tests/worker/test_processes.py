@@ -23,15 +23,12 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed, JobReleased, JobRetried
 from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.worker.attempt_runner import AttemptRunner
-from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.runners import child as child_module
 from pg_scheduler.worker.runners import process as process_module
 from pg_scheduler.worker.runners.executors import LazyExecutor
 from pg_scheduler.worker.runners.protocol import pack
+from tests.support.inside import AttemptRunner, Completer, Revocation, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes

@@ -11,10 +11,8 @@ import pytest
 from pg_scheduler import JobProgress, current_job
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed, JobRetried
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.service import NEVER
 from tests.support import inside
+from tests.support.inside import NEVER, Revocation, Store
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, holds, new_job
 

@@ -13,11 +13,8 @@ import pytest
 from pg_scheduler import Overlap, Scheduler, ThreadExecutor
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobCancelled, JobFailed, ThreadAbandoned
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.attempt_runner import AttemptRunner
+from tests.support.inside import AttemptRunner, ExtendedJob, Extras, Store, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, holds, new_job, new_worker
 

@@ -16,23 +16,28 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, PeriodicJobConfig, VacuumConfig
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.database.options import ConnectionOptions
-from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.queries import Route, load_queries, load_variant
+from pg_scheduler.database.queries import Route, load_variant
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
 from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.rows import NO_EXTRAS, ExtendedJob
+from pg_scheduler.jobs.rows import NO_EXTRAS
 from pg_scheduler.queue.jobs import PAST_DEADLINE
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import (
+    COMPLETE,
+    NEVER,
+    Connections,
+    ExtendedJob,
+    Meter,
+    Outcome,
+    PeriodicCatalogue,
+    Store,
+    load_queries,
+)
 from tests.support.logs import warnings_of
 from tests.support.parts import Parts, sent_statements
 from tests.support.worker import (

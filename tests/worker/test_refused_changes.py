@@ -14,15 +14,13 @@ import pytest
 from pg_scheduler import Limit
 from pg_scheduler.admission.limits import SurplusPosition
 from pg_scheduler.admission.pauses import unrenewable_jobs
-from pg_scheduler.database import refused_rows
-from pg_scheduler.database.queries import REFUSABLE, load_queries
+from pg_scheduler.database.queries import REFUSABLE
 from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.statements import Plannable
+from tests.support import inside
 from tests.support.guards import STATES, guard
+from tests.support.inside import ExtendedJob, Extras, Store, TaskOptions, load_queries
 from tests.support.parts import Parts, sent_statements
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, new_job, now
@@ -469,7 +467,7 @@ async def test_statement_is_the_only_one_while_no_row_is_refused(
 async def test_refusals_of_all_rows_are_bounded_in_one_pass(
     store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused_rows, "MAX_REFUSALS", 3)
+    inside.replace(monkeypatch, refused_rows=3)
     await prepare(store, pool, "unblock_limited")
     await guard(pool, "RAISE EXCEPTION 'none of them';", is_deferred=False)
     for count in (3, 6, 8, 8):

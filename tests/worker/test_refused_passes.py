@@ -12,17 +12,16 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, VacuumConfig, VacuumPolicy
-from pg_scheduler.database.refused_rows import MAX_REFUSALS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker import retention
-from pg_scheduler.worker.claimer import Claimer
 from tests.support import inside
 from tests.support.guards import STATES, guard
+from tests.support.inside import Claimer, Store
 from tests.support.parts import Parts, sent_statements
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
+
+MAX_REFUSALS = inside.internal_setting("refused_rows")
 
 
 async def work() -> None: ...
@@ -271,7 +270,7 @@ async def test_jobs_are_deleted_however_many_others_must_not_be_deleted(
     for _ in range(100):
         caplog.clear()
         await vacuum.run()
-        assert len(caplog.messages) <= retention.MAX_REFUSALS + 1
+        assert len(caplog.messages) <= inside.internal_setting("logged_refusals_of_vacuum") + 1
         if len(await status_of(pool)) == len(bad):
             break
     assert await status_of(pool) == dict.fromkeys(bad, "completed")

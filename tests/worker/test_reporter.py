@@ -9,12 +9,11 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Injected, Limit, Share
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.worker_report import ReportedSettings
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import reporter as reporter_module
 from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.reporter import Reporter
+from tests.support.inside import Store, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, locked
 

@@ -11,11 +11,8 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.events import EventBus, JobCancelled, JobCompleted, JobEvent, JobFailed
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.result_buffer import CompletionBatch, OutcomeBatch, ResultBuffer
-from pg_scheduler.worker.service import NEVER
+from tests.support.inside import COMPLETE, NEVER, RELEASE, Claim, Outcome, Store
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, locked, new_job, statuses
 

@@ -15,10 +15,9 @@ import pytest
 from pg_scheduler import PeriodicJobConfig
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.schedules.statements import Plannable
+from tests.support.inside import PeriodicCatalogue, Store
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_worker
 

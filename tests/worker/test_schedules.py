@@ -36,7 +36,6 @@ from pg_scheduler import (
 )
 from pg_scheduler.admission.limits import AdmissionRequest
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.events import (
     EventBus,
     JobBlocked,
@@ -53,15 +52,12 @@ from pg_scheduler.events import (
     ScheduleUpdated,
 )
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
-from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.outcome import REVOKED
 from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.validation import MAX_DELAY_S
 from pg_scheduler.scheduler.schedules import Schedules
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules import own_thread, planner
+from pg_scheduler.schedules import planner
 from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.policies import MAX_SPAN
 from pg_scheduler.schedules.row import FIRST_FIRE, LAST_FIRE, read_trigger
@@ -78,8 +74,18 @@ from pg_scheduler.triggers import (
 )
 from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.worker import vacuum
+from tests.support import inside
 from tests.support.cases import each_case
-from tests.support.inside import store_of
+from tests.support.inside import (
+    COMPLETE,
+    RELEASE,
+    Claim,
+    Outcome,
+    Store,
+    TaskOptions,
+    load_fragment,
+    store_of,
+)
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, PATIENCE, Recorder, new_worker
 
@@ -803,7 +809,7 @@ async def test_trigger_that_hangs_pauses_its_own_schedule_and_is_not_called_agai
     bench: Bench, hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.add(hanging(2))
-    monkeypatch.setattr(own_thread, "WAIT_S", 0.01)
+    inside.replace(monkeypatch, fire_time_search_wait_s=0.01)
     await bench.plan(MINUTE)
     paused = await bench.get()
     assert paused.paused_at == NOON + MINUTE

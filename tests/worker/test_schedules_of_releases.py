@@ -16,13 +16,11 @@ import pytest
 from pg_scheduler import PeriodicJobConfig, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import declared as declared_module
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue, periodic_catalogue
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.worker.reporter import Reporter
+from tests.support.inside import PeriodicCatalogue, Store, TaskRegistry, periodic_catalogue
 from tests.support.parts import Calls, Parts
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)

@@ -11,7 +11,8 @@ import pytest
 
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
-from pg_scheduler.worker.service import NEVER, BackoffOptions, Service, Wakeup
+from pg_scheduler.worker.service import BackoffOptions, Service, Wakeup
+from tests.support.inside import NEVER
 from tests.support.worker import PATIENCE, Recorder, holds
 
 

@@ -10,12 +10,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError
-from pg_scheduler.base.figures import BOUNDS, OUTCOMES, JobFigures
-from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.statistics.service import StatisticsWriter
+from tests.support.inside import BOUNDS, OUTCOMES, JobFigures, Meter, StatisticsWriter, Store
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, locked, new_worker
 

@@ -30,14 +30,12 @@ from pg_scheduler.events import (
     ThreadAbandoned,
 )
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.worker_report import AbandonedAttempt, ReportedHealth
-from pg_scheduler.worker.attempt_runner import AttemptRunner
-from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Attempt, Revocation
+from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Attempt
 from pg_scheduler.worker.runners import thread as thread_module
 from tests.support import inside
+from tests.support.inside import AttemptRunner, Completer, Revocation, TaskOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
 

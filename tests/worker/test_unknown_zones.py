@@ -16,10 +16,10 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Cron
 from pg_scheduler.triggers.zones import UnknownZoneError, parse_timezone
+from tests.support.inside import Store
 from tests.support.parts import Parts
 from tests.support.zones import BERLIN, use_zones, write_zones
 

@@ -11,18 +11,23 @@ import pytest
 
 from pg_scheduler import Connection, JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobDeadlineExceeded, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, quarantine_error
-from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import rescuer as rescuer_module
 from pg_scheduler.worker.overdue import DeadlineScanner
 from pg_scheduler.worker.rescuer import Rescuer
-from pg_scheduler.worker.service import NEVER
 from pg_scheduler.worker.worker_rows import RescueResult
+from tests.support.inside import (
+    COMPLETE,
+    NEVER,
+    RELEASE,
+    Connections,
+    ExtendedJob,
+    Extras,
+    Store,
+    quarantine_error,
+)
 from tests.support.parts import Parts, sent_statements
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
 

@@ -9,10 +9,8 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, JobsVacuumed
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.vacuum import Vacuum
+from tests.support.inside import Connections, Store, Vacuum
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, locked, new_job
 

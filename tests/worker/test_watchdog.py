@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from pg_scheduler.events import EventBus, LoopBlocked
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker import watchdog as module
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt
 from pg_scheduler.worker.watchdog import LoopWatchdog
+from tests.support.inside import Claim
 from tests.support.logs import records_of
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, now

@@ -18,12 +18,11 @@ import pytest
 
 from pg_scheduler import CatchUp, Overlap, Schedule, Scheduler, periodic
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import planner as planner_module
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import At, Cron, During, Every, FixedDelay, Trigger
+from tests.support.inside import Connections, Store
 from tests.support.parts import Parts
 from tests.support.statements import Statements
 from tests.support.zones import BERLIN, use_zones, write_zones

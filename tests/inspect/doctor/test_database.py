@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.database import (
     judge_clocks,
@@ -16,8 +15,8 @@ from pg_scheduler.inspect.doctor.database import (
     judge_version,
 )
 from pg_scheduler.inspect.store.server import HolderRow, Ping
-from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.support import examine, find, subjects, until
+from tests.support.inside import Connections, Store
 from tests.support.world import World
 from tools.chaos.proxy import Proxy
 

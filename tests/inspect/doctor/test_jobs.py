@@ -13,20 +13,25 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import run
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
-from pg_scheduler.jobs.outcome import quarantine_error
-from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.support import inside
-from tests.support.inside import store_of
+from tests.support.inside import (
+    BOUNDS,
+    OUTCOMES,
+    Connections,
+    ExitCode,
+    Histogram,
+    JobFigures,
+    Store,
+    quarantine_error,
+    run_command,
+    store_of,
+)
 from tests.support.worker import Gate
 from tests.support.world import HOUR, NOW, World
 
@@ -153,7 +158,7 @@ async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.P
     assert (crashed.remedy or "").endswith("pg-scheduler jobs retry b a")
     for finding in (crashed, victim):
         words = shlex.split((finding.remedy or "").partition("then pg-scheduler ")[2])
-        assert await asyncio.to_thread(run, [*words, "--yes", "--dsn", dsn]) == ExitCode.DONE
+        assert await asyncio.to_thread(run_command, [*words, "--yes", "--dsn", dsn]) == ExitCode.DONE
     assert await subjects(pool, FindingCode.QUARANTINE) == []
 
 

@@ -9,16 +9,14 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from pg_scheduler import Scheduler, VacuumConfig, VacuumPolicy, Worker
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.retention import Growth, days_kept, judge_growth
-from pg_scheduler.scheduler.store import Store
 from tests.docs.snippets import ROOT
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
 from tests.support.cases import each_case
+from tests.support.inside import OUTCOMES, Connections, JobFigures, Store
 from tests.support.world import World
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)

@@ -10,7 +10,6 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import PassFinished
 from pg_scheduler.inspect import FindingCode, Severity, Thresholds
 from pg_scheduler.inspect.doctor.examination import examine as examine_store
@@ -19,12 +18,11 @@ from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.worker_report import ReportedHealth
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, find, subjects, until
 from tests.support.cases import each_case
-from tests.support.inside import worker_of
+from tests.support.inside import Connections, Store, worker_of
 from tests.support.worker import Recorder
 
 SPRING = datetime(2027, 3, 25, tzinfo=UTC)

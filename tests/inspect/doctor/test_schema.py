@@ -9,12 +9,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import run
 from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.migrate import build_indexes, migrate
 from tests.inspect.doctor.support import examine, find, subjects
+from tests.support.inside import ExitCode, run_command
 from tests.support.world import World
 
 INDEX = "scheduled_jobs_unsuccessful"
@@ -114,7 +113,7 @@ async def test_lost_claim_index_is_an_error_until_migrate_indexes_has_built_it(
         await Scheduler(pool).start()
     assert finding.remedy is not None
     words = shlex.split(finding.remedy)[1:]
-    assert await asyncio.to_thread(run, [*words, "--dsn", dsn]) == ExitCode.DONE
+    assert await asyncio.to_thread(run_command, [*words, "--dsn", dsn]) == ExitCode.DONE
     assert (await examine(pool, *INDEXES, FindingCode.SCHEMA_DRIFT)).findings == ()
     async with Scheduler(pool) as scheduler:
         assert scheduler.is_running

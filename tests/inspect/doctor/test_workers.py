@@ -13,8 +13,6 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.main import run
 from pg_scheduler.events import JobCompleted, LoopBlocked
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.workers import judge_connections
@@ -22,6 +20,7 @@ from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.support.catalogues import clear_registrations
+from tests.support.inside import ExitCode, run_command
 from tests.support.worker import PATIENCE, Gate, Recorder
 from tests.support.world import World
 
@@ -167,7 +166,7 @@ async def test_worker_that_drains_for_an_hour_is_found_until_it_resumes(
         while (await find(pool, FindingCode.WORKER_DRAINING)).remedy != resume:
             await beat(scheduler)
     words = shlex.split(resume.partition("or pg-scheduler ")[2])
-    assert await asyncio.to_thread(run, [*words, "--dsn", dsn]) == ExitCode.DONE
+    assert await asyncio.to_thread(run_command, [*words, "--dsn", dsn]) == ExitCode.DONE
     await until(pool, FindingCode.WORKER_DRAINING, [])
 
 
@@ -198,7 +197,7 @@ async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
     finding = await find(pool, FindingCode.WORKER_DRAINING)
     assert finding.remedy == f"pg-scheduler workers resume {scheduler.worker_id}, or start a worker"
     assert await subjects(pool, FindingCode.LATE) == []
-    assert await asyncio.to_thread(run, [*shlex.split(resume)[1:], "--dsn", dsn]) == ExitCode.DONE
+    assert await asyncio.to_thread(run_command, [*shlex.split(resume)[1:], "--dsn", dsn]) == ExitCode.DONE
     await until(pool, FindingCode.WORKER_DRAINING, [])
 
 

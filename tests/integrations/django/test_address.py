@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from pg_scheduler.base.dsn import normalise_dsn
 from tests.support.django import require_tasks
+from tests.support.inside import normalise_dsn
 from tests.support.transactions import django_address, django_connection
 
 require_tasks()

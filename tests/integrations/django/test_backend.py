@@ -16,11 +16,9 @@ import pytest
 from pg_scheduler import JobConflictError, JobPriority, PayloadError, SchedulerError, Unique, periodic
 from pg_scheduler.events import JobFailed, JobRetried
 from pg_scheduler.jobs.call_errors import Subject
-from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.queue.prepare import new_job_id
-from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.support.django import BACKEND, project, require_tasks, working
-from tests.support.inside import config_of
+from tests.support.inside import catalogue, config_of, periodic_catalogue
 
 require_tasks()
 

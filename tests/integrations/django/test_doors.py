@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConfigurationError, JobSpec, Scheduler, call, current_job, job
-from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.triggers import Every
 from tests.support.cases import each_case
 from tests.support.django import require_tasks, working
+from tests.support.inside import catalogue
 
 require_tasks()
 

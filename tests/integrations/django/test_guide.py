@@ -18,10 +18,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.cli.errors import ExitCode
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.django import require_tasks
+from tests.support.inside import ExitCode
 from tests.support.patience import PATIENCE
 from tests.support.transactions import django_address
 

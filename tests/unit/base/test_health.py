@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.health import Health, HealthFacts, State, WorkerFacts, judge
+from pg_scheduler.base.health import HealthFacts, State, WorkerFacts, judge
+from tests.support.inside import Health
 
 NOW = 10_000.0
 

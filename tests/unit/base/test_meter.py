@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
-from pg_scheduler.base.meter import MAX_NAME_LENGTH, MAX_NAMES, OTHER, Meter
+from pg_scheduler.base.figures import Snapshot
+from pg_scheduler.base.meter import MAX_NAME_LENGTH, MAX_NAMES, OTHER
+from tests.support.inside import BOUNDS, OUTCOMES, Histogram, JobFigures, Meter
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

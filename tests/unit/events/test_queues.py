@@ -11,8 +11,10 @@ import pytest
 
 from pg_scheduler.events import Event, EventBus, EventsDropped, JobCompleted, JobFailed, WorkerStarted
 from pg_scheduler.events.log import EventLog
-from pg_scheduler.events.queues import MAX_QUEUED_EVENTS
+from tests.support import inside
 from tests.support.logs import records_of
+
+MAX_QUEUED_EVENTS = inside.internal_setting("events_in_queue")
 
 PATIENCE = 60.0
 FAILED = JobFailed("id", "app.work", 1, error="ValueError: no")

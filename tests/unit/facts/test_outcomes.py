@@ -7,8 +7,6 @@ from importlib.resources import files
 
 import pytest
 
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
-from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.facts.outcomes import (
     DECIDED_ATTEMPTS,
     FAILED_ATTEMPTS,
@@ -18,6 +16,7 @@ from pg_scheduler.facts.outcomes import (
     count_failed,
     failure_rate,
 )
+from tests.support.inside import OUTCOMES, JobFigures, load_fragment
 
 RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
 

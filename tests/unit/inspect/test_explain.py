@@ -21,7 +21,6 @@ from pg_scheduler.inspect.store.limits import HeadRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.jobs.keys import name_and_key
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
-from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
@@ -29,6 +28,7 @@ from pg_scheduler.jobs.step_retries import StepError, StepFailures
 from pg_scheduler.jobs.worker_report import AbandonedAttempt, LoopBlock, ReportedHealth
 from pg_scheduler.schedules.row import ScheduleRow
 from tests.support.cases import each_case
+from tests.support.inside import quarantine_error
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -10,7 +10,7 @@ import pytest
 
 from pg_scheduler.jobs.context import CurrentJob, GetScheduler, RunningJob, current, current_job
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.rows import Claim
+from tests.support.inside import Claim
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULER = cast("GetScheduler", object())

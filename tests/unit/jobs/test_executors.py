@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from pg_scheduler.jobs.executors import check_executor, import_path
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
 from tests.docs.snippets import ROOT
+from tests.support.inside import TaskOptions, TaskRegistry
 
 
 def plain() -> None: ...

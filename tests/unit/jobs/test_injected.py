@@ -13,8 +13,7 @@ from pg_scheduler import Injected
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.naming import required_parameters
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
+from tests.support.inside import TaskOptions, TaskRegistry
 
 if TYPE_CHECKING:
     from nowhere import Session  # type: ignore[import-not-found] # a type of type checkers only

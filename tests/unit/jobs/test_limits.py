@@ -10,9 +10,8 @@ import pytest
 from pg_scheduler import ConfigurationError, Limit, Scheduler, job
 from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import LimitBook, LimitKeyError, LimitNumbers, check_limits, limits_of_job
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
 from tests.support.cases import each_case
+from tests.support.inside import TaskOptions, TaskRegistry
 
 SECOND = timedelta(seconds=1)
 

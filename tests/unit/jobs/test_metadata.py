@@ -17,10 +17,9 @@ from pg_scheduler.jobs.metadata import (
     with_trace,
 )
 from pg_scheduler.jobs.payload import decode, encode
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.queue.prepare import JobPreparer
 from tests.support.cases import each_case
+from tests.support.inside import TaskOptions, TaskRegistry
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -12,13 +12,10 @@ from pg_scheduler import Abort, Snooze
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import JobEvent, JobFailed, JobRetried
 from pg_scheduler.jobs.outcome import (
-    COMPLETE,
     LOCK_RETRY_DELAY,
     MAX_ERROR_LENGTH,
-    RELEASE,
     ErrorResult,
     InterruptResult,
-    Outcome,
     Result,
     ReturnResult,
     RowChange,
@@ -28,8 +25,8 @@ from pg_scheduler.jobs.outcome import (
     describe,
 )
 from pg_scheduler.jobs.retry import RetryPolicy
-from pg_scheduler.jobs.rows import Claim
 from tests.support.cases import each_case
+from tests.support.inside import COMPLETE, RELEASE, Claim, Outcome
 
 CLAIM = Claim(
     job_id="id",

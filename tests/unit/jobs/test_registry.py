@@ -22,9 +22,8 @@ from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import module_name, qualified_name
-from pg_scheduler.jobs.registry import TaskRegistry, catalogue
-from pg_scheduler.jobs.task import TaskOptions
 from tests.support.cases import each_case
+from tests.support.inside import TaskOptions, TaskRegistry, catalogue
 
 
 def make(name: str, module: str = "app") -> JobFunction:

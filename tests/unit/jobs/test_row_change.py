@@ -19,16 +19,8 @@ from pg_scheduler.events import (
     JobSnoozed,
 )
 from pg_scheduler.jobs.history import errors_from
-from pg_scheduler.jobs.outcome import (
-    COMPLETE,
-    RELEASE,
-    REVOKED,
-    Outcome,
-    RowChange,
-    quarantine_error,
-    reclaim_change,
-)
-from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.outcome import REVOKED, RowChange, reclaim_change
+from tests.support.inside import COMPLETE, RELEASE, Claim, Outcome, quarantine_error
 
 CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
 ERROR = ValueError("no")

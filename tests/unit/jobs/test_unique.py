@@ -13,14 +13,14 @@ from pg_scheduler import Unique
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import ExtendedJob, PlainJob, Span
-from pg_scheduler.jobs.task import JobSpec, Task, TaskOptions
+from pg_scheduler.jobs.rows import Span
+from pg_scheduler.jobs.task import JobSpec, Task
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, unique_text
 from pg_scheduler.queue.job_template import JobTemplate
 from pg_scheduler.queue.prepare import JobPreparer, rule_of
 from tests.support.cases import each_case
 from tests.support.foreign import overriding
+from tests.support.inside import ExtendedJob, PlainJob, TaskOptions, TaskRegistry
 
 DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

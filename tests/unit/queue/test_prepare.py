@@ -11,11 +11,11 @@ import pytest
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
-from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, have_common_options
+from pg_scheduler.jobs.rows import EPOCH
+from pg_scheduler.jobs.task import JobSpec, have_common_options
 from pg_scheduler.queue.prepare import JobPreparer
 from tests.support.cases import each_case
+from tests.support.inside import JOB_OPTIONS, ExtendedJob, GeneratedIdJob, PlainJob, TaskOptions, TaskRegistry
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

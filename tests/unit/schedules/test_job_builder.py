@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules import job_builder
 from pg_scheduler.schedules.job_builder import JobBuilders
+from tests.support.inside import TaskOptions, TaskRegistry
 from tests.support.store import NOW, SECOND, new_schedule
 
 

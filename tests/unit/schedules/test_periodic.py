@@ -13,15 +13,15 @@ import pytest
 
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.schedules import declared as module
 from pg_scheduler.schedules import decorator
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.job_builder import advisory_lock_key
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from tests.support.cases import each_case
+from tests.support.inside import PeriodicCatalogue, TaskRegistry
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler.schedules.declared import trigger_for
-from pg_scheduler.schedules.timing import Advance, fire_time_job_id, jitter_of, pass_time
+from pg_scheduler.schedules.timing import Advance, jitter_of, pass_time
 from pg_scheduler.triggers import zones
 from pg_scheduler.triggers.at import At
 from pg_scheduler.triggers.base import Trigger
@@ -20,6 +20,7 @@ from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from pg_scheduler.triggers.zones import parse_timezone
 from tests.support.cases import each_case
+from tests.support.inside import fire_time_job_id
 from tests.support.store import new_schedule
 from tests.support.triggers import fire_after
 

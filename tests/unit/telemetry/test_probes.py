@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthServer, health_app, serve_health
 from tests.docs.asgi import lifespan
+from tests.support.inside import Health, HealthCheck
 
 CHECKS = (
     HealthCheck("event_loop", True, "responds", ("live",)),

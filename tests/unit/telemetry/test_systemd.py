@@ -7,12 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from pg_scheduler.base.health import Health, HealthCheck, State
 from pg_scheduler.telemetry import systemd
 from pg_scheduler.telemetry.systemd import notify_systemd
+from tests.support.inside import Health, HealthCheck
 
 TIMEOUT_S = 10.0
 
@@ -25,7 +26,7 @@ class Source:
         return self.found
 
 
-def health(state: State, *, live: bool = True) -> Health:
+def health(state: Literal["stopped", "starting", "running", "draining"], *, live: bool = True) -> Health:
     started = state in {"running", "draining"}
     checks = (
         HealthCheck("event_loop", live, "responds" if live else "blocked by\njob x", ("live",)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.jobs.outcome import Outcome, RowChange
+from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.result import KeptResult
-from pg_scheduler.jobs.rows import EPOCH, Claim
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.worker.late_outcomes import AttemptOutcome, LateOutcomes
 from tests.support import inside
+from tests.support.inside import Claim, Outcome
 
 LENGTH = 3000
 

@@ -15,7 +15,6 @@ from pg_scheduler.base.foreign import class_path
 from pg_scheduler.jobs.history import exception_entry
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.retry import Retry, delay_of, reason_of, retry_of
-from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.protocol import (
     RemoteError,
     claim_from,
@@ -25,6 +24,7 @@ from pg_scheduler.worker.runners.protocol import (
     record_from,
     record_to,
 )
+from tests.support.inside import Claim
 
 
 class Sealed(LookupError):

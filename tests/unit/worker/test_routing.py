@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.worker.routing import Routing
+from tests.support.inside import TaskRegistry
 
 
 async def build() -> None: ...
