@@ -25,6 +25,7 @@ from pg_scheduler.embedded import EmbeddedPostgres, find_binaries
 from pg_scheduler.events import JobCompleted, JobsReclaimed, OutcomeRefused, PassFinished, ServiceRetrying
 from pg_scheduler.triggers import Every
 from tests.conftest import FAST, migrate_on, run_on
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Recorder
 from tests.support.world import World
 
@@ -216,8 +217,7 @@ async def test_suspect_worker_that_cannot_be_asked_has_the_time_of_a_lease_to_an
     scheduler = Scheduler(pool, lease=3600)
     seen = Recorder(scheduler)
     async with scheduler, full_queue(server.dsn()):
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         runtime.rescuer.answer_timeout_s = 0.0
         await World(pool).worker("silent", lease=timedelta(minutes=-1))
         runtime.rescuer.scan_jobs()

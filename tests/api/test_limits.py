@@ -28,7 +28,7 @@ from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make, Pools
 from tests.support import inside
 from tests.support.codecs import KeyedCodec
-from tests.support.inside import worker_of
+from tests.support.inside import store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 LOCK_CLASS = inside.internal_setting("class_of_advisory_locks")
@@ -134,9 +134,8 @@ async def test_draining_worker_unblocks_as_many_jobs_as_their_limit_has_room_for
     await scheduler.start()
     await scheduler.schedule_bulk(specs(gate.job, 5))
     await until(pool, BLOCKED, 4)
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
-    await scheduler._parts.store.workers.request_state([scheduler.worker_id], DRAIN)
+    runtime = worker_of(scheduler)
+    await store_of(scheduler).workers.request_state([scheduler.worker_id], DRAIN)
     await until(pool, "SELECT state FROM scheduler_workers", "draining")
     gate.open.set()
     await record.until(JobCompleted)

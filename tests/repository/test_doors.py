@@ -101,5 +101,7 @@ def test_every_place_that_tests_replace_exists_and_has_a_test(sources: Sources) 
     for name in inside.PLACES:
         owner, attribute = inside.place(name)
         assert hasattr(owner, attribute), f"{inside.PLACES[name]} has moved: correct the entry {name!r}"
-        assert any(f"{name}=" in text for text in users), f"no test replaces {name!r}: remove the entry"
+        uses = (f"{name}=", f'internal_setting("{name}")')
+        is_used = any(use in text for text in users for use in uses)
+        assert is_used, f"no test replaces or reads {name!r}: remove the entry"
     assert len(set(inside.PLACES.values())) == len(inside.PLACES), "a place has one entry"
