@@ -140,6 +140,7 @@ async def test_rescuer_wakes_the_scan_for_attempts_of_the_workers_that_it_delete
     await bench.heartbeat.run_once()
     rescuer = bench.parts.rescuer()
     rescuer.answer_timeout_s = 0.0
+    rescuer.scan_locks()  # the registration found no other worker, so no scan is due
     await rescuer.run_once()
     await rescuer.run_once()
     assert "worker_gone" in bench.parts.calls
