@@ -12,7 +12,7 @@ import pytest
 from tools.changed import functions_of
 from tools.environment import DevError
 from tools.mutants import python, sql
-from tools.mutants.__main__ import options_of, try_all
+from tools.mutants.__main__ import check_tests, options_of, try_all
 from tools.mutants.checkout import git, recent_lines, scratch
 from tools.mutants.drawing import all_mutants, draw
 from tools.mutants.mutant import Mutant
@@ -367,6 +367,12 @@ def test_command_draws_by_the_date_unless_a_seed_is_passed() -> None:
     options = options_of(["--count", "3", "--seed", "x", "--minutes", "0.5", "pg_scheduler/queue"])
     assert (options.count, options.seed, options.minutes) == (3, "x", 0.5)
     assert options.paths == ["pg_scheduler/queue"]
+
+
+def test_tests_that_are_not_committed_are_refused(repository: Path) -> None:
+    check_tests(repository, ["tests/test_stock.py::test_stock_is_low", "tests"])
+    with pytest.raises(DevError, match=r"the last commit has no test tests/test_new\.py::test_new"):
+        check_tests(repository, ["tests/test_new.py::test_new"])
 
 
 def test_git_that_fails_is_an_error_with_its_reason(tmp_path: Path) -> None:

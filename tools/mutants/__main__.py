@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     deadline = time.monotonic() + options.minutes * 60
     commit = checkout.git(ROOT, "rev-parse", "--short", "HEAD").strip()
     with checkout.scratch(ROOT) as tree:
+        check_tests(tree, options.tests or ())
         mutants = drawing.all_mutants(tree, options.paths or [PACKAGE])
         if options.mutant:
             drawn = [mutant for mutant in mutants if mutant.name == options.mutant]
@@ -61,6 +62,13 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tests", nargs="+", metavar="TEST", help="run these, not those that are known")
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report there")
     return parser.parse_args(arguments)
+
+
+def check_tests(tree: Path, tests: Sequence[str]) -> None:
+    """Raise `DevError` if a test is not in the scratch copy, where pytest would fail with any mutant."""
+    for test in tests:
+        if not (tree / test.partition("::")[0]).exists():
+            raise DevError(f"the last commit has no test {test}; commit it first")
 
 
 def try_all(mutants: Sequence[Mutant], trial: Trial, deadline: float) -> list[Outcome]:
