@@ -276,12 +276,14 @@ STARTING = {
     "tools/installed_demo.py": BY_EXCEPTION,
     "tools/mutants/trial.py": BY_EXCEPTION,
     "tools/mutations.py": BY_EXCEPTION,
+    "tools/processes.py": BY_EXCEPTION,
     "tools/rehearsal.py": BY_EXCEPTION,
     "tools/upgrade/fleet.py": BY_EXCEPTION,
     "tools/upgrade/legacy.py": BY_EXCEPTION,
     "tools/upgrade/releases.py": BY_EXCEPTION,
     **dict.fromkeys(("tools/debian.py", "tools/interpreters.py", "tools/lock.py"), BY_ITSELF),
-    **dict.fromkeys(("tools/figures/programs.py", "tools/mutants/checkout.py"), BY_ITSELF),
+    **dict.fromkeys(("tools/changed.py", "tools/figures/programs.py"), BY_ITSELF),
+    "tools/mutants/checkout.py": BY_ITSELF,
     **dict.fromkeys(("tools/package.py", "tools/reference/stub.py", "tools/versions.py"), BY_ITSELF),
 }
 """The modules that start a program, and how it ends when a signal ends the process that has started it."""
