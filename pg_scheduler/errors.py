@@ -42,16 +42,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeVar, overload
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from pg_scheduler.base.annotations import UnusableAnnotationError
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.public import public
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.text import remedies
 from pg_scheduler.base.text.numbers import counted
-from pg_scheduler.base.validators import validated
+
+if TYPE_CHECKING:
+    import pydantic
+
+    from pg_scheduler.base import validators
+else:
+    pydantic = LazyModule("pydantic")
+    validators = LazyModule("pg_scheduler.base.validators")
+
 
 __all__ = [
     "ConfigurationError",
@@ -553,10 +560,10 @@ class JobResult:
     def _value_as(self, kind: type[Any]) -> Any:
         """Return the value as this type; raise ResultUnavailableError if it does not fit."""
         try:
-            return validated(kind, self.value)
+            return validators.validated(kind, self.value)
         except UnusableAnnotationError as error:
             raise ConfigurationError(f"kind={kind!r} of a result is no type for pydantic: {error}") from error
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise ResultUnavailableError(
                 f"the value of job {self.job_id!r} does not fit kind={kind!r}: {error}; pass a type that "
                 "accepts it, or return another value",

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
-
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic.dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pg_scheduler.base.dsn import check_dsn
 from pg_scheduler.base.public import public
+from pg_scheduler.base.setting_rules import at_least, at_most, more_than, not_empty, validated
 from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, NOT_RESERVED, RESERVED_PREFIX, is_storable
-from pg_scheduler.errors import ConfigurationError
-
-T = TypeVar("T")
 
 Notify: TypeAlias = Literal["commit", "hint", "never"]
 """Who notifies workers of a job in a transaction of the caller; see ``Scheduler(notify=)``."""
-
-_STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_DISCREET: Final = ConfigDict(**_STRICT, hide_input_in_errors=True)
 
 SECRETS: Final = frozenset({"direct_dsn", "keeper_dsn"})
 """Settings that may contain a password; messages do not show their values."""
@@ -52,53 +33,15 @@ MAX_INTERVAL_MINUTES: Final = 366 * 24 * 60
 MAX_LABEL_LENGTH: Final = 200
 MAX_METADATA_LENGTH: Final = 10_000
 
-Seconds = Annotated[float, Field(ge=0)]
-Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
+Seconds = Annotated[float, at_least(0)]
+Patterns = tuple[Annotated[str, not_empty], ...]
 
-
-def _validated(cls: type[T]) -> type[T]:
-    """Make the constructor of a pydantic dataclass raise ConfigurationError."""
-    validate = cls.__init__
-
-    @functools.wraps(validate)
-    def construct(self: T, *args: Any, **kwargs: Any) -> None:
-        try:
-            validate(self, *args, **kwargs)
-        except ValidationError as error:
-            raise ConfigurationError(_message(cls, error)) from error
-
-    cls.__init__ = construct  # type: ignore[assignment, method-assign]
-    return cls
-
-
-def _message(cls: type, error: ValidationError) -> str:
-    """Return all faults that pydantic has found in the settings of a class, as one message."""
-    return "; ".join(_fault(cls, fault["loc"], fault) for fault in error.errors())
-
-
-def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> str:
-    """Return a fault that pydantic has found in a setting, in the words of this library."""
-    if not path:  # a rule about several fields, which shows their values
-        return str(fault["msg"]).removeprefix("Value error, ")
-    fields = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
-    if fault["type"] == "unexpected_positional_argument":
-        return f"{cls.__name__} takes fewer positional settings; remove {fault['input']!r}"
-    # A positional setting has its place in the path instead of its name.
-    field_name = fields[path[0]] if isinstance(path[0], int) else path[0]
-    name = ".".join([PARAMETERS.get(field_name, field_name), *map(str, path[1:])])
-    if fault["type"] == "unexpected_keyword_argument":
-        return f"{name} is not a setting of {cls.__name__}"
-    if fault["type"] == "missing":
-        return f"{cls.__name__} requires {name}="
-    # A rule of pydantic begins with "Input should", and an error of the checks below with "should".
-    rule = re.sub("^(Input|Value error,) should", "must", fault["msg"])
-    shown_value = "***" if field_name in SECRETS else repr(fault["input"])
-    return f"{name} {rule}, not {shown_value}"
+_checked: Final = validated(names=PARAMETERS, secrets=SECRETS)
 
 
 @public
-@_validated
-@dataclass(frozen=True, config=_STRICT)
+@_checked
+@dataclass(frozen=True)
 class PollingConfig:
     """Bounds of the fallback polling, which finds jobs whose notification was lost or cannot be received.
 
@@ -116,20 +59,18 @@ class PollingConfig:
     """
 
     min_interval: Seconds = 0.05
-    max_interval: Annotated[float, Field(gt=0)] = 2.0
-    backoff_multiplier: Annotated[float, Field(ge=1)] = 1.5
+    max_interval: Annotated[float, more_than(0)] = 2.0
+    backoff_multiplier: Annotated[float, at_least(1)] = 1.5
     idle_start_interval: Seconds = 0.5
     semaphore_full_interval: Seconds = 1.0
     jitter: bool = True
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def __post_init__(self) -> None:
         """Check that the longest sleep is not shorter than the shortest one."""
         if self.max_interval < self.min_interval:
             raise ValueError(
                 f"max_interval must be at least min_interval = {self.min_interval}, not {self.max_interval}"
             )
-        return self
 
 
 @public
@@ -147,8 +88,8 @@ class VacuumTrigger(Enum):
 
 
 @public
-@_validated
-@dataclass(frozen=True, config=_STRICT)
+@_checked
+@dataclass(frozen=True)
 class VacuumPolicy:
     """Retention of the finished jobs of one status. Ages count from the moment a job finished.
 
@@ -162,11 +103,10 @@ class VacuumPolicy:
     """
 
     trigger: VacuumTrigger
-    days: Annotated[float, Field(ge=0, le=100_000)] | None = None
-    keep_count: Annotated[int, Field(ge=0)] | None = None
+    days: Annotated[float, at_least(0), at_most(100_000)] | None = None
+    keep_count: Annotated[int, at_least(0)] | None = None
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def __post_init__(self) -> None:
         """Check that the policy has the value that its trigger needs, and no other one."""
         for trigger, name in ((VacuumTrigger.TIME_BASED, "days"), (VacuumTrigger.COUNT_BASED, "keep_count")):
             value = getattr(self, name)
@@ -174,7 +114,6 @@ class VacuumPolicy:
                 raise ValueError(f"{name} must be given with VacuumTrigger.{trigger.name}, not None")
             if self.trigger is not trigger and value is not None:
                 raise ValueError(f"{name} must be None with VacuumTrigger.{self.trigger.name}, not {value!r}")
-        return self
 
     @classmethod
     def immediate(cls) -> VacuumPolicy:
@@ -201,8 +140,8 @@ class VacuumPolicy:
 
 
 @public
-@_validated
-@dataclass(frozen=True, config=_STRICT)
+@validated(names=PARAMETERS, none_is_default=True)
+@dataclass(frozen=True)
 class VacuumConfig:
     """Retention of finished jobs. A policy of None means its default.
 
@@ -222,17 +161,16 @@ class VacuumConfig:
         ConfigurationError: A value is out of range or has the wrong type; a ValueError.
     """
 
-    completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))
-    failed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7))
-    cancelled: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(3))
-    interval_minutes: Annotated[float, Field(gt=0, le=MAX_INTERVAL_MINUTES)] = 60
+    completed: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(1))
+    failed: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(7))
+    cancelled: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(3))
+    interval_minutes: Annotated[float, more_than(0), at_most(MAX_INTERVAL_MINUTES)] = 60
     track_metrics: bool = False
-    expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
-    schedules: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
-    audit: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(90), kw_only=True)
+    expired: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
+    schedules: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
+    audit: VacuumPolicy = field(default_factory=lambda: VacuumPolicy.after_days(90), kw_only=True)
 
-    @model_validator(mode="after")
-    def _have_an_age(self) -> Self:
+    def __post_init__(self) -> None:
         """Refuse ``keep_last()`` where there is no name whose newest rows could be kept."""
         for name in ("schedules", "audit"):
             if getattr(self, name).trigger is VacuumTrigger.COUNT_BASED:
@@ -240,89 +178,78 @@ class VacuumConfig:
                     f"{name} must not be VacuumPolicy.keep_last(): each has a row of its own; "
                     "pass after_days()"
                 )
-        return self
-
-    @field_validator("completed", "failed", "cancelled", "expired", "schedules", "audit", mode="before")
-    @classmethod
-    def _default_for_none(cls, value: object, info: ValidationInfo) -> object:
-        """Return the default of a field in place of None."""
-        if value is None and info.field_name is not None:
-            return cls.__pydantic_fields__[info.field_name].get_default(call_default_factory=True)  # type: ignore[attr-defined]
-        return value
 
 
 def check_identifier(name: str) -> str:
-    """Return the name of a schema. The error begins with "should"; see ``_fault()``."""
+    """Return the name of a schema."""
     size = len(name.encode())
     if not 0 < size <= MAX_IDENTIFIER_BYTES or "\x00" in name:
-        raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
+        raise ValueError(f"must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
     if name.startswith(RESERVED_PREFIX):
-        raise ValueError(f"should {NOT_RESERVED}")
+        raise ValueError(f"must {NOT_RESERVED}")
     return name
 
 
 def _check_label(label: str) -> str:
-    """Return a label that PostgreSQL can store. The error begins with "should"; see ``_fault()``."""
+    """Return a label that PostgreSQL can store."""
     if not 0 < len(label) <= MAX_LABEL_LENGTH or not is_storable(label):
-        raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters, no NUL and no lone surrogate")
+        raise ValueError(f"must have 1 to {MAX_LABEL_LENGTH} characters, no NUL and no lone surrogate")
     return label
 
 
 def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return metadata that PostgreSQL can store. The error begins with "should"; see ``_fault()``."""
+    """Return metadata that PostgreSQL can store."""
     try:
         text = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"should be values of JSON: {error}") from error
+        raise ValueError(f"must be values of JSON: {error}") from error
     # In JSON, a NUL is written as an escape.
     if "\\u0000" in text or not is_storable(text) or len(text) > MAX_METADATA_LENGTH:
         raise ValueError(
-            f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"
+            f"must be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"
         )
     return metadata
 
 
-@_validated
-@dataclass(frozen=True, config=_DISCREET)
+@_checked
+@dataclass(frozen=True)
 class SchedulerConfig:
     """All settings of one Scheduler; its constructor documents them."""
 
-    max_concurrent_jobs: Annotated[int, Field(ge=1, le=1_000_000)]
-    batch_claim_limit: Annotated[int, Field(ge=1, le=100_000)] | None
-    misfire_grace_time: Annotated[int, Field(ge=0, le=2**31 - 1)] | None
+    max_concurrent_jobs: Annotated[int, at_least(1), at_most(1_000_000)]
+    batch_claim_limit: Annotated[int, at_least(1), at_most(100_000)] | None
+    misfire_grace_time: Annotated[int, at_least(0), at_most(2**31 - 1)] | None
     vacuum_enabled: bool
     vacuum: VacuumConfig
     polling: PollingConfig
-    schema: Annotated[str, AfterValidator(check_identifier)] | None
+    schema: Annotated[str, check_identifier] | None
     direct_dsn: str | None = field(repr=False)
-    max_payload_bytes: Annotated[int, Field(ge=64)] | None
-    max_result_bytes: Annotated[int, Field(ge=64)] | None
+    max_payload_bytes: Annotated[int, at_least(64)] | None
+    max_result_bytes: Annotated[int, at_least(64)] | None
     shutdown_timeout: Seconds
-    lease_seconds: Annotated[float, Field(ge=0.1, le=31_536_000)]
-    heartbeat_threshold: Annotated[float, Field(gt=0)]
+    lease_seconds: Annotated[float, at_least(0.1), at_most(31_536_000)]
+    heartbeat_threshold: Annotated[float, more_than(0)]
     keeper_dsn: str | None = field(repr=False)
-    max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
-    max_loop_block: Annotated[float, Field(gt=0)]
-    stop_grace: Annotated[float, Field(ge=0, le=86_400)] = 10.0
-    max_stuck_threads: Annotated[int, Field(ge=0, le=10_000)] = 0
+    max_crashes: Annotated[int, at_least(1), at_most(2**31 - 1)] | None
+    max_loop_block: Annotated[float, more_than(0)]
+    stop_grace: Annotated[float, at_least(0), at_most(86_400)] = 10.0
+    max_stuck_threads: Annotated[int, at_least(0), at_most(10_000)] = 0
     role: Literal["both", "scheduler", "worker", "observer"] = "both"
-    identity: Annotated[str, AfterValidator(_check_label)] | None = None
+    identity: Annotated[str, _check_label] | None = None
     only: Patterns = ()
     skip: Patterns = ()
-    metadata: Annotated[dict[str, Any], Field(strict=False), AfterValidator(_check_json)] | None = None
+    metadata: Annotated[dict[str, Any], _check_json] | None = None
     statistics: bool = True
     migrations: Literal["apply", "verify"] = "apply"
     on_copy: Literal["refuse", "adopt", "hold"] = "refuse"
     notify: Notify = "hint"
 
-    @model_validator(mode="after")
-    def _have_readable_dsns(self) -> Self:
+    def __post_init__(self) -> None:
         """Check the connection strings, whose errors name the setting."""
         for name in SECRETS:
             dsn = getattr(self, name)
             if dsn is not None:
                 check_dsn(dsn, name)
-        return self
 
     @property
     def runs_jobs(self) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from pg_scheduler.base.annotations import using_annotations
+
+ANY: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+"""What validates a value that may have any type."""
 
 
 def validated(kind: Any, plain: Any) -> Any:

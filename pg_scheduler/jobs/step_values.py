@@ -7,9 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pg_scheduler.base.annotations import (
     UNDECLARED,
@@ -17,13 +15,22 @@ from pg_scheduler.base.annotations import (
     return_annotation,
     unwrapped,
 )
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_value, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.result import check_value_size, encoded_value
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.validation import check_text
-from pg_scheduler.jobs.values import ValueType, is_json
+
+if TYPE_CHECKING:
+    import pydantic
+
+    from pg_scheduler.jobs import values as typed_values
+else:
+    pydantic = LazyModule("pydantic")
+    typed_values = LazyModule("pg_scheduler.jobs.values")
+
 
 MARK: Final = "steps"
 """The key in the ``options`` of a job that marks it. Without the mark, stored steps of its id do not count.
@@ -272,11 +279,11 @@ class ReturnType:
     def __init__(self, func: Callable[..., Any]) -> None:
         inner = unwrapped(func)
         self._name = inner.__qualname__
-        self._type: ValueType | None = None
+        self._type: typed_values.ValueType | None = None
         self._undefined: Exception | None = None
         try:
             annotation = return_annotation(inner)
-            self._type = None if annotation is UNDECLARED else ValueType(annotation)
+            self._type = None if annotation is UNDECLARED else typed_values.ValueType(annotation)
         except UnusableAnnotationError as error:
             if not error.has_undefined_name:
                 raise self._unusable(error) from error
@@ -293,14 +300,14 @@ class ReturnType:
         """
         if self._type is None:
             # A value that is JSON needs no conversion, so an annotation that cannot be read does not matter.
-            if self._undefined is not None and not is_json(value):
+            if self._undefined is not None and not typed_values.is_json(value):
                 raise self._unusable(self._undefined) from self._undefined
             return value
         try:
             return self._type.encode(value, "the value")
         except PayloadError as error:
             raise PayloadError(f"step {step!r}: {error}") from error
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise PayloadError(
                 f"step {step!r}: the value does not fit the return annotation of {self._name}(): {error}; "
                 "return a value that fits, or change the annotation"
@@ -316,7 +323,7 @@ class ReturnType:
             return plain
         try:
             return self._type.read(plain)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise Abort(
                 f"the stored value of step {step!r} does not fit the return annotation of {self._name}(): "
                 f"{error}; accept former values, or give the step another name"
@@ -342,7 +349,7 @@ class SignalType:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         try:
-            self._type = None if kind is None else ValueType(kind)
+            self._type = None if kind is None else typed_values.ValueType(kind)
         except UnusableAnnotationError as error:
             raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
 
@@ -356,7 +363,7 @@ class SignalType:
             return plain
         try:
             return self._type.read(plain)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             remedy = "send a value that fits, or accept this one"
             if mailbox_of(name) is not None:
                 remedy = "a retry reads this message again, so change the code to accept it, as by kind=None"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import FunctionType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
@@ -38,7 +39,6 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.sequences import Sequence as JobSequence
 from pg_scheduler.jobs.sequences import check_sequence, sequence_place
 from pg_scheduler.jobs.shares import Share, check_share, share_key
-from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -47,6 +47,11 @@ from pg_scheduler.jobs.validation import (
     check_kind,
     check_timeout,
 )
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs import typed as typed_calls
+else:
+    typed_calls = LazyModule("pg_scheduler.jobs.typed")
 
 
 class UnfitArgumentsError(TypeError):
@@ -368,7 +373,7 @@ class Task:
     keep_result: float | None = field(default=JOB_OPTIONS["keep_result"].default, kw_only=True)
     deadline: float | None = field(default=JOB_OPTIONS["deadline"].default, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
-    typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
+    typed: typed_calls.TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
     share: Share | None = field(default=None, kw_only=True)
     sequence: JobSequence | None = field(default=None, kw_only=True)
@@ -521,7 +526,9 @@ class Task:
         typed = self._typed_of(func, options.typed, has_chunk=chunk is not None)
         return replace(self, func=func, name=name, executor=executor, typed=typed, chunk=chunk, **changes)
 
-    def _typed_of(self, func: JobFunction, typed: bool | Unset, *, has_chunk: bool) -> TypedArguments | None:
+    def _typed_of(
+        self, func: JobFunction, typed: bool | Unset, *, has_chunk: bool
+    ) -> typed_calls.TypedArguments | None:
         """Return the validator for the arguments of a function; None if they are not validated.
 
         Args:
@@ -532,7 +539,7 @@ class Task:
         # The function of a chunk gives each job its result, so what it returns is none.
         called_for_one = item_function(func) if has_chunk else func
         is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
-        return TypedArguments(called_for_one, returns_result=not has_chunk) if is_typed else None
+        return typed_calls.TypedArguments(called_for_one, returns_result=not has_chunk) if is_typed else None
 
     def _executor_of(self, func: JobFunction) -> str:
         """Return the executor for a function that replaces the one of the task, as after a reload.

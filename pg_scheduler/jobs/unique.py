@@ -13,16 +13,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pg_scheduler.base.foreign import is_ctrl_c
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Debouncing
 from pg_scheduler.jobs.validation import check_seconds, check_text
-from pg_scheduler.jobs.values import as_returned
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs import values as typed_values
+else:
+    typed_values = LazyModule("pg_scheduler.jobs.values")
+
 
 MAX_KEY_BYTES: Final = 200
 MAX_NAME_LENGTH: Final = 200
@@ -233,7 +239,7 @@ def unique_text(
         values = {name: arguments[name] for name in rule.args if name in arguments}
     per_s = None if rule.per is None else rule.per.total_seconds()
     # Values that the database returns as the same one are the same arguments, such as -0.0 and 0.0.
-    returned_values = json.loads(as_returned(json.dumps(values)))
+    returned_values = json.loads(typed_values.as_returned(json.dumps(values)))
     text = json.dumps([task, per_s, returned_values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]
     return f"{UNIQUE_PREFIX}{task[:MAX_NAME_LENGTH]}:{digest}"

@@ -24,17 +24,24 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from numbers import Number
-from typing import Any, Final, Literal, NamedTuple, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_origin
 from uuid import UUID
-
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from pg_scheduler.base.annotations import UnusableAnnotationError
 from pg_scheduler.base.foreign import is_ctrl_c
-from pg_scheduler.base.validators import adapter_of
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.payload import MAX_DEPTH as MAX_JSON_DEPTH
 from pg_scheduler.jobs.payload import check_json
+
+if TYPE_CHECKING:
+    import pydantic
+
+    from pg_scheduler.base import validators
+else:
+    pydantic = LazyModule("pydantic")
+    validators = LazyModule("pg_scheduler.base.validators")
+
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 """The classes of values that are JSON as they are."""
@@ -57,7 +64,7 @@ DECLARE: Final = (
     "declare the type of the value instead of Any, or pass None, bool, int, float, str, list or dict"
 )
 
-_ANY: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+
 _MISSING: Final = object()
 
 
@@ -85,7 +92,7 @@ class ValueType:
     """
 
     def __init__(self, annotation: Any) -> None:
-        self._adapter = adapter_of(annotation) or _ANY
+        self._adapter = validators.adapter_of(annotation) or validators.ANY
         self._may_have_sets = _may_have_sets(self._adapter.core_schema)
 
     def dump(self, value: Any, path: str) -> Any:
@@ -129,7 +136,7 @@ class ValueType:
         converted: Any = _MISSING
         # The first difference of a form that pydantic can read, and the first error of a form that it cannot.
         difference: Difference | None = None
-        misfit: ValidationError | None = None
+        misfit: pydantic.ValidationError | None = None
         # Often several forms of a value are the same. Each text is examined once.
         examined_texts = set[str]()
         for form in self._forms(value, path, in_union=in_union):
@@ -139,7 +146,7 @@ class ValueType:
             examined_texts.add(text)
             try:
                 arrived = self._adapter.validate_json(as_returned(text))
-            except ValidationError as error:
+            except pydantic.ValidationError as error:
                 misfit = misfit or error
                 continue
             form_difference = first_difference(value, arrived)
@@ -151,7 +158,7 @@ class ValueType:
                     converted = self._converted(value)
                 # The value may be of another type than the declared one, such as a text instead of a number.
                 # Then the form is right if the value to which pydantic converts it arrives.
-                if not isinstance(converted, ValidationError):
+                if not isinstance(converted, pydantic.ValidationError):
                     form_difference = first_difference(converted, arrived)
                 # A strict type accepts some values from JSON only, such as the text of a date. Such a value
                 # is sent as it is, and whatever pydantic reads from it is right.
@@ -166,7 +173,7 @@ class ValueType:
         # pydantic could read none of the forms. Its error is about the value if the value itself does not
         # fit the type. Otherwise the value fits, and only its JSON does not.
         assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit
-        if is_json(value) or isinstance(self._converted(value), ValidationError):
+        if is_json(value) or isinstance(self._converted(value), pydantic.ValidationError):
             raise misfit
         raise _unread(misfit).error(path) from misfit
 
@@ -178,7 +185,7 @@ class ValueType:
         """
         try:
             return self._adapter.validate_python(value)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             return error
 
     def _forms(self, value: Any, path: str, *, in_union: bool) -> Iterator[Any]:
@@ -262,7 +269,7 @@ def _by_class(value: Any, path: str) -> Any:
     # pydantic does not support the class as a type, but may be able to serialize the object.
     except UnusableAnnotationError:
         return ValueType(Any).dump(value, path)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise _unread(error).error(path) from error
 
 
@@ -333,7 +340,7 @@ def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa:
             return _in_items(original, arrived)
         if kind is dict:
             return _in_dicts(original, arrived)
-    if isinstance(original, BaseModel):
+    if isinstance(original, pydantic.BaseModel):
         return _in_models(original, arrived)
     if is_dataclass(kind):
         return _in_dataclasses(original, arrived)
@@ -432,7 +439,7 @@ def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Differ
     return None
 
 
-def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
+def _in_models(original: pydantic.BaseModel, arrived: Any) -> Difference | None:
     """Return the first difference between a model and the object as which it arrives."""
     kind, arrived_kind = type(original), type(arrived)
     # A generic model may arrive with other type arguments.
@@ -447,7 +454,7 @@ def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
         difference = first_difference(value, arrived_value)
         if difference is not None:
             # The JSON of a RootModel is that of its only field, so this field has no part in the path.
-            part = "" if isinstance(original, RootModel) else f".{name}"
+            part = "" if isinstance(original, pydantic.RootModel) else f".{name}"
             return _of_field(field, difference).within(part)
     # A model with extra="allow" has values of further names.
     difference = _in_dicts(original.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
@@ -465,7 +472,7 @@ def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
     return _in_fields_set(original, arrived)
 
 
-def _in_fields_set(original: BaseModel, arrived: BaseModel) -> Difference | None:
+def _in_fields_set(original: pydantic.BaseModel, arrived: pydantic.BaseModel) -> Difference | None:
     """Return the first field that is set in only one of two models; None if there is none."""
     set_names, arrived_set_names = original.model_fields_set, arrived.model_fields_set
     if set_names == arrived_set_names:
@@ -537,13 +544,13 @@ def _has_kept_order(original: Mapping[Any, Any]) -> bool:
     return keys == sorted(keys, key=lambda key: (len(key), key))
 
 
-def _origin(kind: type[BaseModel]) -> type:
+def _origin(kind: type[pydantic.BaseModel]) -> type:
     """Return a model without its type arguments."""
     generic: Mapping[str, Any] = getattr(kind, "__pydantic_generic_metadata__", {})
     return generic.get("origin") or kind
 
 
-def _is_default(model: BaseModel, name: str) -> bool:
+def _is_default(model: pydantic.BaseModel, name: str) -> bool:
     """Return whether a field that was not set has its default, so that the JSON need not have the field.
 
     It is False for a default factory, which may return another value where the model arrives, and for a
@@ -616,7 +623,7 @@ def _is_secret(difference: Difference) -> bool:
     return difference.reason.endswith("asterisks")
 
 
-def _unread(error: ValidationError) -> Difference:
+def _unread(error: pydantic.ValidationError) -> Difference:
     """Return the difference for a value whose JSON pydantic has written, but cannot read."""
     details = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place, message = details["loc"], details["msg"]
@@ -689,7 +696,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("[...]", item) for item in value)
     elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
-    elif isinstance(value, BaseModel):
+    elif isinstance(value, pydantic.BaseModel):
         yield from ((f".{name}", item) for name, item in value.__dict__.items())
     # is_dataclass() is true for a dataclass itself, too, which has no parts.
     elif is_dataclass(value) and not isinstance(value, type):
@@ -705,11 +712,11 @@ def _unset_fields(value: Any) -> Any:
     The result is what pydantic takes as ``exclude=``: a dict by the name, key or index of each part. Its
     value is True for a part that is left out, and otherwise a dict of what is left out within the part.
     """
-    if isinstance(value, RootModel):
+    if isinstance(value, pydantic.RootModel):
         return _unset_fields(value.root)
     parts: Iterable[tuple[Any, Any]]
     left_out: dict[Any, Any] = {}
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         names = type(value).model_fields.keys() - value.model_fields_set
         left_out = {name: True for name in names if _is_default(value, name)}
         parts = value.__dict__.items()
@@ -748,7 +755,7 @@ def _with_sorted_sets(value: Any, form: Any) -> Any:
     pydantic dumps them in the order in which the set yields them, which differs between processes. A part
     whose shape was changed by a serializer stays as it is.
     """
-    if isinstance(value, RootModel):
+    if isinstance(value, pydantic.RootModel):
         return _with_sorted_sets(value.root, form)
     if isinstance(form, list) and isinstance(value, list | tuple | Set) and len(value) == len(form):
         items = [*map(_with_sorted_sets, value, form)]
@@ -768,7 +775,7 @@ def _with_sorted_sets(value: Any, form: Any) -> Any:
 def _sorted_fields(value: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the fields of an object, with sorted sets, by the keys of its form: their aliases or names."""
     aliases: dict[str, str | None] = {}
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         aliases = {name: field.serialization_alias for name, field in type(value).model_fields.items()}
     elif is_dataclass(value):
         aliases = dict.fromkeys(field.name for field in fields(value))

@@ -316,9 +316,9 @@ def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
         ({"KEEP_RESULT": 5}, "keep_result"),
         ({"DATABASE": None}, "DATABASE must be a str"),
         ({"SCHEMA": 5}, "SCHEMA must be a str"),
-        ({"SCHEMA": ""}, "SCHEMA should have 1 to 63 bytes .*, not ''; omit it for the schema on the search"),
-        ({"SCHEMA": "ä" * 32}, "SCHEMA should have 1 to 63 bytes"),
-        ({"SCHEMA": "pg_jobs"}, "SCHEMA should not begin with pg_"),
+        ({"SCHEMA": ""}, "SCHEMA must have 1 to 63 bytes .*, not ''; omit it for the schema on the search"),
+        ({"SCHEMA": "ä" * 32}, "SCHEMA must have 1 to 63 bytes"),
+        ({"SCHEMA": "pg_jobs"}, "SCHEMA must not begin with pg_"),
         ({"DSN": "mysql://db/shop"}, "DSN must start with postgresql://"),
     ],
 )

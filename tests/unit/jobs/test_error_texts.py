@@ -20,7 +20,7 @@ CHANGING: Final = {"replace", "removeprefix", "removesuffix", "partition", "rpar
 KEY: Final = "ask; pass on; and return an id"
 
 
-FOREIGN: Final = {"base/settings.py": "pydantic", "database/faults.py": "the server"}
+FOREIGN: Final = {"database/faults.py": "the server"}
 """Modules that shorten texts of others, whose parts they do not make."""
 
 
