@@ -18,7 +18,10 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LazyModule:
@@ -35,6 +38,15 @@ class LazyModule:
         if self._module is None:
             self._module = import_module(self._name)
         return getattr(self._module, attribute)
+
+
+def lazy_call(get: Callable[[], Callable[P, R]]) -> Callable[P, R]:
+    """Return a function that calls the one which ``get()`` returns, each time."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return get()(*args, **kwargs)
+
+    return call
 
 
 def lazy_names(

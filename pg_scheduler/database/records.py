@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
@@ -14,7 +15,11 @@ from pg_scheduler.jobs.model import Job, JobPriority, Worker
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.progress import progress_from
 from pg_scheduler.jobs.validation import duration_from
-from pg_scheduler.jobs.worker_report import reported_names
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs import worker_report
+else:
+    worker_report = LazyModule("pg_scheduler.jobs.worker_report")
 
 
 def job_from(row: Any, codec: PayloadCodec | None) -> Job:
@@ -49,4 +54,4 @@ def worker_from(row: Any) -> Worker:
     values = dict(row)
     for column in ("metadata", "settings", "health"):
         values[column] = object_from(values[column])
-    return Worker(names=reported_names(values.pop("names")), **values)
+    return Worker(names=worker_report.reported_names(values.pop("names")), **values)

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import asyncpg
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.clock import Clock
 from pg_scheduler.database.author import Author, current_author, writes_records
 from pg_scheduler.database.faults import (
@@ -25,7 +26,6 @@ from pg_scheduler.database.faults import (
     translated,
 )
 from pg_scheduler.database.lock_retries import LockReports, LockRetries
-from pg_scheduler.database.migrations.verify import home_schema
 from pg_scheduler.database.options import (
     DIVIDED_LOCK_TIMEOUT_MS,
     LOCK_TIMEOUT_MS,
@@ -46,6 +46,12 @@ from pg_scheduler.database.shared import SharedConnection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.codec import PayloadCodec
+
+if TYPE_CHECKING:
+    from pg_scheduler.database.migrations import verify as verification
+else:
+    verification = LazyModule("pg_scheduler.database.migrations.verify")
+
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
@@ -159,10 +165,10 @@ class Statements:
         if self._schema is None:
             if on is not None:
                 with translated():
-                    self._schema = await home_schema(on)
+                    self._schema = await verification.home_schema(on)
             else:
                 async with self.connections.acquire() as connection:
-                    self._schema = await home_schema(connection)
+                    self._schema = await verification.home_schema(connection)
         return self._schema
 
     @property
@@ -184,7 +190,7 @@ class Statements:
             return await self.schema(on=on)
         self.connections.check_loop()
         async with self.connections.sticky() as connection:
-            self._schema = await home_schema(connection)
+            self._schema = await verification.home_schema(connection)
         return self._schema
 
     async def channel(self, *, on: Connection | None = None) -> str:

@@ -18,12 +18,12 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.steps import Steps
-from pg_scheduler.jobs.streams import JobStream, Streams
 
 if TYPE_CHECKING:
     import asyncpg
 
+    from pg_scheduler.jobs.steps import Steps
+    from pg_scheduler.jobs.streams import JobStream, Streams
     from pg_scheduler.scheduler import Scheduler
 
 MAX_DEADLINE_S: Final = 1e9

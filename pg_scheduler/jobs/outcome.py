@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.base.foreign import class_name, guarded, message_of
 from pg_scheduler.base.sqltext import storable
@@ -49,8 +49,11 @@ from pg_scheduler.jobs.retry import (
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import shown_name
-from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.validation import check_delay
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs.steps import Suspension
+
 
 T = TypeVar("T")
 

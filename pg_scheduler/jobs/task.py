@@ -15,7 +15,6 @@ from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
-from pg_scheduler.jobs.chunks import ChunkOptions, check_chunk_options, item_function
 from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature, wrapped_signature
@@ -49,9 +48,12 @@ from pg_scheduler.jobs.validation import (
 )
 
 if TYPE_CHECKING:
+    from pg_scheduler.jobs import chunks
     from pg_scheduler.jobs import typed as typed_calls
+    from pg_scheduler.jobs.chunks import ChunkOptions
 else:
     typed_calls = LazyModule("pg_scheduler.jobs.typed")
+    chunks = LazyModule("pg_scheduler.jobs.chunks")
 
 
 class UnfitArgumentsError(TypeError):
@@ -412,7 +414,7 @@ class Task:
 
     def _function_of_arguments(self) -> JobFunction:
         """Return the function whose signature the arguments of a job have to fit."""
-        return self.func if self.chunk is None else item_function(self.func)
+        return self.func if self.chunk is None else chunks.item_function(self.func)
 
     @property
     def identity(self) -> str:
@@ -522,9 +524,16 @@ class Task:
             executor = check_executor(func, given_options["executor"])
         else:
             executor = self._executor_of(func)
-        chunk = check_chunk_options(self.chunk, options.chunk, options.chunk_wait, options.chunk_by)
+        chunk = self._chunk_of(options)
         typed = self._typed_of(func, options.typed, has_chunk=chunk is not None)
         return replace(self, func=func, name=name, executor=executor, typed=typed, chunk=chunk, **changes)
+
+    def _chunk_of(self, options: TaskOptions) -> ChunkOptions | None:
+        """Return the options of chunks; None if the function is called for single jobs."""
+        given_options = (self.chunk, options.chunk, options.chunk_by)
+        if options.chunk_wait is UNSET and all(option is None for option in given_options):
+            return None
+        return chunks.check_chunk_options(self.chunk, options.chunk, options.chunk_wait, options.chunk_by)
 
     def _typed_of(
         self, func: JobFunction, typed: bool | Unset, *, has_chunk: bool
@@ -537,7 +546,7 @@ class Task:
             has_chunk: Whether the function is called with a chunk of jobs.
         """
         # The function of a chunk gives each job its result, so what it returns is none.
-        called_for_one = item_function(func) if has_chunk else func
+        called_for_one = chunks.item_function(func) if has_chunk else func
         is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
         return typed_calls.TypedArguments(called_for_one, returns_result=not has_chunk) if is_typed else None
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.messages import ENDED
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
@@ -26,8 +27,13 @@ from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Record
 from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs import outcome as outcomes
+else:
+    outcomes = LazyModule("pg_scheduler.jobs.outcome")
+
 
 FIRST_PAUSE_S: Final = 0.25
 """Seconds until a scan attends to a job that ended while a row that its consequences change was locked."""
@@ -175,7 +181,7 @@ class Consequences:
                     "consequences of the end of job %s refused by the table, next attempt in %s s: %s",
                     job_id,
                     round(REFUSED_PAUSE_S),
-                    describe(error),
+                    outcomes.describe(error),
                     extra=record_fields(job_id=job_id),
                 )
         return bool(locked_ids or errors)

@@ -98,7 +98,7 @@ class SendingEnqueuer:
 
     def __init__(self, enqueuer: Enqueuer, sender: Sender) -> None:
         self.enqueuer: Final = enqueuer
-        self._sender: Final = sender
+        self.sender: Final = sender
 
     async def insert(
         self,
@@ -117,9 +117,9 @@ class SendingEnqueuer:
         # For middleware, the time of this host is close enough. A delayed job is due at EPOCH plus its delay.
         if is_delayed:
             due = datetime.now(UTC) + (due - EPOCH)
-        call = self._sender.call_of(job, due)
-        with self._sender.sending(call):
-            job = job.with_task_data(self._sender.with_headers(job.task_data, call))
+        call = self.sender.call_of(job, due)
+        with self.sender.sending(call):
+            job = job.with_task_data(self.sender.with_headers(job.task_data, call))
             return await self.enqueuer.insert(
                 job, conflict_resolution, connection, is_delayed=is_delayed, notify=notify
             )
@@ -135,7 +135,7 @@ class SendingEnqueuer:
     ) -> list[str | None]:
         """Validate and insert many jobs, as ``Enqueuer.insert_all()``."""
         specs = list(specs)
-        with self._sender.sending(None, len(specs)):
+        with self.sender.sending(None, len(specs)):
             return await self.enqueuer.insert_all(
                 specs, conflict_resolution, batch_size, connection, notify=notify, change=self._add_to_all
             )
@@ -147,6 +147,6 @@ class SendingEnqueuer:
             if start:
                 await asyncio.sleep(0)
             for job in jobs[start : start + PREPARE_BATCH]:
-                call = self._sender.call_of(job, job.execution_time)
-                changed.append(job.with_task_data(self._sender.with_headers(job.task_data, call)))
+                call = self.sender.call_of(job, job.execution_time)
+                changed.append(job.with_task_data(self.sender.with_headers(job.task_data, call)))
         return changed

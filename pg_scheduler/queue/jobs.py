@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import REFUSALS, SuppressedChangeError, is_refusal
@@ -23,7 +24,6 @@ from pg_scheduler.events.types import BY_CALLER, EXPIRED
 from pg_scheduler.jobs.deadlines import error_at, instant_of
 from pg_scheduler.jobs.error_text import normalized
 from pg_scheduler.jobs.model import Job, JobCounts, Page
-from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
@@ -37,6 +37,12 @@ from pg_scheduler.queue.unique_keys import (
     detecting_taken_keys,
 )
 
+if TYPE_CHECKING:
+    from pg_scheduler.jobs import outcome as outcomes
+else:
+    outcomes = LazyModule("pg_scheduler.jobs.outcome")
+
+
 MAX_EXAMINED_ROWS: Final = 20_000
 """The maximum number of rows that one call with a metadata filter examines."""
 
@@ -45,7 +51,7 @@ MAX_CANCELLED_JOBS: Final = 1000
 
 SET_BY_CALLER: Final = "status set by a caller"
 
-PAST_DEADLINE: Final = normalized(describe(error_at(EPOCH)))
+PAST_DEADLINE: Final = normalized(outcomes.describe(error_at(EPOCH)))
 """The text of all jobs that have passed their deadlines, whose errors name the instants."""
 
 COUNT_OF_OVERRUNS: Final = "the count of jobs that have passed their deadlines"

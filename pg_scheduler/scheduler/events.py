@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pg_scheduler.cluster_events.wire import names_of
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events import Event, EventBus, EventsDropped, EventsMissed, EventStream, Subscriber
 from pg_scheduler.events.bus import check_kinds
 from pg_scheduler.jobs.validation import check_kind, check_timeout
 from pg_scheduler.scheduler.parts import Parts
+
+if TYPE_CHECKING:
+    from pg_scheduler.cluster_events import wire
+else:
+    wire = LazyModule("pg_scheduler.cluster_events.wire")
+
 
 SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
@@ -85,7 +91,7 @@ class Events:
         if refusal is not None:
             raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
         # names_of() returns the names under which events of a class are sent; none for a class that is not.
-        sent_kinds = [kind for kind in kinds if kind in OF_EVERYONE or names_of([kind])]
+        sent_kinds = [kind for kind in kinds if kind in OF_EVERYONE or wire.names_of([kind])]
         local_names = [kind.__name__ for kind in kinds if kind not in sent_kinds]
         if local_names:
             raise ValueError(

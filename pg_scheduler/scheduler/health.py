@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pg_scheduler.base.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.scheduler.lifecycle import Lifecycle
-from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.worker.worker_rows import DRAIN
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler.runtime import Runtime
 
 
 def facts_about(life: Lifecycle) -> HealthFacts:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.events.background import log_failure
 from pg_scheduler.events.log import warn_of_mistake
-from pg_scheduler.scheduler.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler.runtime import Runtime
+
 
 KILLED: Final = (
     "so its worker ends as if it was killed: a crash is counted for each running job; use async with "

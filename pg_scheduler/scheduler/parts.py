@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
-from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.database.author import Author, release_of
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.call import JobExecutor
+from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -21,16 +23,29 @@ from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.result_waiters import ResultWaiters
 from pg_scheduler.scheduler.lifecycle import Lifecycle
-from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.job_builder import JobBuilders
-from pg_scheduler.streams.readers import StreamReaders
+
+if TYPE_CHECKING:
+    from pg_scheduler.base.meter import Meter
+    from pg_scheduler.scheduler.runtime import Runtime
+    from pg_scheduler.schedules import declarations, job_builder
+    from pg_scheduler.schedules import declared as declared_schedules
+    from pg_scheduler.schedules.declarations import DeclaredSchedules
+    from pg_scheduler.schedules.job_builder import JobBuilders
+    from pg_scheduler.streams import readers
+    from pg_scheduler.streams.readers import StreamReaders
+    from pg_scheduler.worker.runners import executors as runner_executors
+else:
+    declarations = LazyModule("pg_scheduler.schedules.declarations")
+    declared_schedules = LazyModule("pg_scheduler.schedules.declared")
+    job_builder = LazyModule("pg_scheduler.schedules.job_builder")
+    readers = LazyModule("pg_scheduler.streams.readers")
+    runner_executors = LazyModule("pg_scheduler.worker.runners.executors")
 
 
-@dataclass(eq=False, kw_only=True, slots=True)
+@dataclass(eq=False, kw_only=True)
 class Parts:
-    """The parts of a Scheduler, which exist from its construction on.
+    """The parts of a Scheduler, which exist from its construction or their first use on.
 
     The parts of its worker are in ``runtime``, and exist only while it runs.
     """
@@ -44,17 +59,43 @@ class Parts:
     preparer: JobPreparer
     enqueuer: Enqueuer | SendingEnqueuer
     """A `SendingEnqueuer`, which calls middleware, only if some has ``headers()`` or ``sending()``."""
-    declared: DeclaredSchedules
-    job_builders: JobBuilders
     waiters: ResultWaiters
-    stream_readers: StreamReaders
+    codec: PayloadCodec | None
     retry_policy: RetryPolicy
-    executors: Mapping[str, JobExecutor]
+    custom_executors: Mapping[str, JobExecutor] | None
+    """Those of ``Scheduler(executors=)``, with the default ones; None if it has none."""
     meter: Meter | None
     life: Lifecycle
     middleware: tuple[Middleware, ...] = ()
     starts_draining: bool = False
     """Whether the worker starts without claiming jobs, until it is resumed."""
+
+    @cached_property
+    def declared(self) -> DeclaredSchedules:
+        """The schedules of ``@periodic`` in this process."""
+        catalogue = declared_schedules.periodic_catalogue
+        return declarations.DeclaredSchedules(self.store, self.store.schedules, catalogue)
+
+    @cached_property
+    def job_builders(self) -> JobBuilders:
+        """What makes the jobs of schedules."""
+        grace = self.config.misfire_grace_time
+        builders = job_builder.JobBuilders(self.tasks, misfire_grace_time=grace, codec=self.codec)
+        if isinstance(self.enqueuer, SendingEnqueuer):
+            builders.sender = self.enqueuer.sender
+        return builders
+
+    @cached_property
+    def stream_readers(self) -> StreamReaders:
+        """What waits for the values and streams that jobs publish."""
+        return readers.StreamReaders(self.store.streams, self.cluster_events, self.codec)
+
+    @cached_property
+    def executors(self) -> Mapping[str, JobExecutor]:
+        """Where jobs run, by name."""
+        if self.custom_executors is not None:
+            return self.custom_executors
+        return runner_executors.check_executors(None)
 
     @property
     def runtime(self) -> Runtime | None:
@@ -95,7 +136,8 @@ class Parts:
             if isinstance(inner, SendingEnqueuer):
                 inner = inner.enqueuer
             self.enqueuer = SendingEnqueuer(inner, sender)
-            self.job_builders.sender = sender
+            if "job_builders" in vars(self):
+                self.job_builders.sender = sender
 
     def announce_tasks(self) -> None:
         """Make this node read at once which tasks are paused.

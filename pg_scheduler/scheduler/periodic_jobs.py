@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pg_scheduler.base.lazy_imports import LazyModule
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.scheduler.parts import Parts
-from pg_scheduler.scheduler.schedules import Schedules
-from pg_scheduler.schedules.declared import PeriodicJobConfig, new_row
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler.schedules import Schedules
+    from pg_scheduler.schedules import declared as declared_schedules
+    from pg_scheduler.schedules.declared import PeriodicJobConfig
+else:
+    declared_schedules = LazyModule("pg_scheduler.schedules.declared")
+
 
 NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
 
@@ -67,7 +74,7 @@ class PeriodicJobs:
             is_enqueuer: Whether the role may not read schedules, so that it may perhaps insert plain jobs
                 only.
         """
-        row = new_row(config, await self._parts.store.statements.read_clock())
+        row = declared_schedules.new_row(config, await self._parts.store.statements.read_clock())
         # The enqueuer calls the middleware, so the builder does not.
         builder = replace(self._parts.job_builders.builder(row), sender=None)
         job = builder.manual_job(row.created_at)

@@ -14,14 +14,14 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 import asyncpg
 
 from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn, server_in
-from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
+from pg_scheduler.base.lazy_imports import LazyModule, lazy_call
 from pg_scheduler.base.public import public
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.base.status import JobStatus
@@ -62,7 +62,6 @@ from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.sequences import Sequence as JobSequence
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.step_values import check_step_name
-from pg_scheduler.jobs.streams import MAX_ITEMS, StreamItem
 from pg_scheduler.jobs.task import JobSpec, TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import (
@@ -73,38 +72,67 @@ from pg_scheduler.jobs.validation import (
     check_list,
     check_text,
 )
-from pg_scheduler.queue.clean_ups import CleanUps
 from pg_scheduler.queue.enqueuer import Enqueuer
-from pg_scheduler.queue.failure_alerts import FailureAlerts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.result_waiters import ResultWaiters
 from pg_scheduler.scheduler.events import Events
-from pg_scheduler.scheduler.health import facts_about
 from pg_scheduler.scheduler.jobs import MAX_PAGE_LENGTH, Jobs
 from pg_scheduler.scheduler.lifecycle import Lifecycle
 from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.scheduler.periodic_jobs import PeriodicJobs, check_key
 from pg_scheduler.scheduler.results import RUN_JOB_KEEPS, FailureRecord, read_result
-from pg_scheduler.scheduler.runtime import Runtime, Slices
-from pg_scheduler.scheduler.schedules import Schedules
-from pg_scheduler.scheduler.signals import broadcast, end_sleep, send_message, send_signal
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
-from pg_scheduler.scheduler.wiring import connect
-from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicJobConfig, periodic_catalogue
-from pg_scheduler.schedules.job_builder import JobBuilders
-from pg_scheduler.statistics.service import new_meter
-from pg_scheduler.steps.attempt import AttemptSteps
-from pg_scheduler.steps.child_jobs import ChildEnqueuer
-from pg_scheduler.steps.signals import Audience
-from pg_scheduler.streams.attempt import AttemptStreams
-from pg_scheduler.streams.readers import StreamReaders
-from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.runners.executors import check_executors, fault_of_chunks
-from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
-from pg_scheduler.worker.vacuum import Vacuum
+from pg_scheduler.statistics.recording import new_meter
+
+if TYPE_CHECKING:
+    from pg_scheduler.base import health as health_rules
+    from pg_scheduler.base.health import Health
+    from pg_scheduler.jobs import streams as stream_values
+    from pg_scheduler.jobs.streams import StreamItem
+    from pg_scheduler.queue import clean_ups, failure_alerts
+    from pg_scheduler.scheduler import health as health_facts
+    from pg_scheduler.scheduler import runtime as worker_runtime
+    from pg_scheduler.scheduler import schedules as schedule_facet
+    from pg_scheduler.scheduler import signals as signal_calls
+    from pg_scheduler.scheduler import tasks as task_facet
+    from pg_scheduler.scheduler import wiring
+    from pg_scheduler.scheduler.runtime import Runtime
+    from pg_scheduler.scheduler.schedules import Schedules
+    from pg_scheduler.scheduler.tasks import Tasks
+    from pg_scheduler.schedules.declared import PeriodicJobConfig
+    from pg_scheduler.steps import attempt as attempt_steps
+    from pg_scheduler.steps import child_jobs
+    from pg_scheduler.steps import signals as step_signals
+    from pg_scheduler.steps.attempt import AttemptSteps
+    from pg_scheduler.streams import attempt as attempt_streams
+    from pg_scheduler.streams.attempt import AttemptStreams
+    from pg_scheduler.worker import node as worker_node
+    from pg_scheduler.worker import vacuum as vacuuming
+    from pg_scheduler.worker.in_flight import Attempt
+    from pg_scheduler.worker.node import Node
+    from pg_scheduler.worker.runners import executors as runner_executors
+    from pg_scheduler.worker.runners import jobs_view
+else:
+    worker_runtime = LazyModule("pg_scheduler.scheduler.runtime")
+    wiring = LazyModule("pg_scheduler.scheduler.wiring")
+    schedule_facet = LazyModule("pg_scheduler.scheduler.schedules")
+    task_facet = LazyModule("pg_scheduler.scheduler.tasks")
+    signal_calls = LazyModule("pg_scheduler.scheduler.signals")
+    health_facts = LazyModule("pg_scheduler.scheduler.health")
+    health_rules = LazyModule("pg_scheduler.base.health")
+    clean_ups = LazyModule("pg_scheduler.queue.clean_ups")
+    failure_alerts = LazyModule("pg_scheduler.queue.failure_alerts")
+    attempt_steps = LazyModule("pg_scheduler.steps.attempt")
+    child_jobs = LazyModule("pg_scheduler.steps.child_jobs")
+    step_signals = LazyModule("pg_scheduler.steps.signals")
+    attempt_streams = LazyModule("pg_scheduler.streams.attempt")
+    worker_node = LazyModule("pg_scheduler.worker.node")
+    runner_executors = LazyModule("pg_scheduler.worker.runners.executors")
+    jobs_view = LazyModule("pg_scheduler.worker.runners.jobs_view")
+    vacuuming = LazyModule("pg_scheduler.worker.vacuum")
+    stream_values = LazyModule("pg_scheduler.jobs.streams")
+
 
 F = TypeVar("F", bound=JobFunction)
 R = TypeVar("R")
@@ -195,9 +223,10 @@ class Scheduler:
     state: Any = None
     """An object of the application for its jobs, which `job_state()` returns; set it before ``start()``."""
 
-    _runtime_class: ClassVar[type[Runtime]] = Runtime
+    # The test kits replace these. None is that of the modules that load at the start of the worker.
+    _runtime_class: ClassVar[type[Runtime] | None] = None
     _store_class: ClassVar[type[Store]] = Store
-    _steps_class: ClassVar[type[AttemptSteps]] = AttemptSteps
+    _steps_class: ClassVar[type[AttemptSteps] | None] = None
 
     _guards_copies: ClassVar[bool] = True
     """Whether a start looks for a copy of the database, as ``on_copy`` states. Tests may turn it off."""
@@ -318,18 +347,17 @@ class Scheduler:
             outbox=outbox,
             preparer=preparer,
             enqueuer=Enqueuer(store, events, outbox, preparer, meter),
-            declared=DeclaredSchedules(store, store.schedules, periodic_catalogue),
-            job_builders=JobBuilders(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
             waiters=ResultWaiters(store, config.polling.max_interval),
-            stream_readers=StreamReaders(store.streams, cluster_events, payload_codec),
+            codec=payload_codec,
             retry_policy=retry_policy,
-            executors=check_executors(executors),
+            custom_executors=None if executors is None else runner_executors.check_executors(executors),
             meter=meter,
             life=Lifecycle(events, self._new_worker_id(), self._build),
         )
         # These need objects that were made later than the store.
         store.consequences.set_handlers(
-            on_failure=FailureAlerts(store, preparer).enqueue, on_cancel=CleanUps(store, preparer).enqueue
+            on_failure=lazy_call(lambda: failure_alerts.FailureAlerts(store, preparer).enqueue),
+            on_cancel=lazy_call(lambda: clean_ups.CleanUps(store, preparer).enqueue),
         )
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
@@ -534,7 +562,7 @@ class Scheduler:
         blocked, the answer names the job that blocks it. A call in the event loop itself always finds the
         loop responding.
         """
-        return judge(facts_about(self._parts.life))
+        return health_rules.judge(health_facts.facts_about(self._parts.life))
 
     # -- enqueue -------------------------------------------------------------------------------------------
 
@@ -1347,7 +1375,7 @@ class Scheduler:
         usable_connection = await self._parts.store.connections.check_call(connection)
         check_job_id(job_id)
         check_step_name(name, noun="signal")
-        return await send_signal(self._parts, job_id, name, value, usable_connection)
+        return await signal_calls.send_signal(self._parts, job_id, name, value, usable_connection)
 
     async def send(
         self, job_id: str, name: str, value: object = None, *, connection: AnyConnection | None = None
@@ -1390,7 +1418,7 @@ class Scheduler:
         usable_connection = await self._parts.store.connections.check_call(connection)
         check_job_id(job_id)
         check_step_name(name, noun="mailbox")
-        return await send_message(self._parts, job_id, name, value, usable_connection)
+        return await signal_calls.send_message(self._parts, job_id, name, value, usable_connection)
 
     async def broadcast(
         self,
@@ -1445,8 +1473,8 @@ class Scheduler:
         ids = None if job_ids is None else check_list("job_ids", job_ids, "list of ids")
         for job_id in ids or ():
             check_job_id(job_id)
-        audience = Audience(filters.names, filters.metadata, ids)
-        return await broadcast(self._parts, name, value, audience, usable_connection)
+        audience = step_signals.Audience(filters.names, filters.metadata, ids)
+        return await signal_calls.broadcast(self._parts, name, value, audience, usable_connection)
 
     async def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
@@ -1472,7 +1500,7 @@ class Scheduler:
             await scheduler.enqueue("shop.order", args=(7,), job_id="order:7")
             await scheduler.end_sleep("order:7")
         """
-        return await end_sleep(self._parts, check_job_id(job_id))
+        return await signal_calls.end_sleep(self._parts, check_job_id(job_id))
 
     # -- values and streams of running jobs ----------------------------------------------------------------
 
@@ -1555,7 +1583,7 @@ class Scheduler:
         """
         check_job_id(job_id)
         check_step_name(name, noun="stream")
-        check_count("after", after, most=MAX_ITEMS)
+        check_count("after", after, most=stream_values.MAX_ITEMS)
         self._parts.store.connections.check_loop()
         return self._parts.stream_readers.items(job_id, name, after)
 
@@ -1564,7 +1592,7 @@ class Scheduler:
     @cached_property
     def tasks(self) -> Tasks:
         """The registered functions and the paused names; see `Tasks`."""
-        return Tasks(self._parts)
+        return task_facet.Tasks(self._parts)
 
     @overload
     def register(
@@ -1743,7 +1771,7 @@ class Scheduler:
         # The registry refuses that of processes.
         executor = None if name == PROCESS else self._parts.executors.get(name)
         # Another worker may have an executor that is missing here.
-        fault = None if executor is None else fault_of_chunks(name, executor)
+        fault = None if executor is None else runner_executors.fault_of_chunks(name, executor)
         if fault is not None:
             raise fault
 
@@ -1752,7 +1780,7 @@ class Scheduler:
     @cached_property
     def schedules(self) -> Schedules:
         """Schedules that are added, changed and read at run time; see `Schedules`."""
-        return Schedules(self._parts)
+        return schedule_facet.Schedules(self._parts)
 
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
         """Return the periodic functions of this process by dedup key."""
@@ -1918,7 +1946,7 @@ class Scheduler:
     async def run_vacuum(self) -> dict[str, int]:
         """Apply the vacuum policies now and return the number of deleted jobs by status."""
         store = self._parts.store
-        vacuum = Vacuum(
+        vacuum = vacuuming.Vacuum(
             store,
             self._parts.events,
             self._parts.config.vacuum,
@@ -1986,7 +2014,7 @@ class Scheduler:
 
         Nothing is loaded. The jobs stay pending for a worker that registers their names.
         """
-        return await find_unregistered(self._parts)
+        return await task_facet.find_unregistered(self._parts)
 
     async def execute_job(self, job_row: Mapping[str, Any]) -> None:
         """Run one job that this worker has claimed, and wait until it has finished.
@@ -2042,16 +2070,18 @@ class Scheduler:
         await parts.store.begin(
             parts.config.migrations, on_copy=parts.config.on_copy if self._guards_copies else None
         )
-        runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.job_builders))
+        runtime_class = self._runtime_class or worker_runtime.Runtime
+        runtime = runtime_class(
+            self._node(), worker_runtime.Slices(parts.store, parts.declared, parts.job_builders)
+        )
         # From here on, a signal such as "a job is due" wakes the parts of the worker that it concerns.
-        connect(runtime)
+        wiring.connect(runtime)
         return runtime
 
     def _node(self) -> Node:
         """Return what all services of the worker share: its id, its settings, and parts of this Scheduler."""
         parts = self._parts
-        child_enqueuer = ChildEnqueuer(parts.preparer, parts.enqueuer)
-        return Node(
+        return worker_node.Node(
             worker_id=self.worker_id,
             config=parts.config,
             store=parts.store,
@@ -2065,8 +2095,19 @@ class Scheduler:
             executors=parts.executors,
             middleware=parts.middleware,
             meter=parts.meter,
-            get_scheduler=SchedulerOfJobs(self),
-            new_steps=partial(self._steps_class, parts.store.steps, child_enqueuer),
-            new_streams=partial(AttemptStreams, parts.store.streams),
+            get_scheduler=jobs_view.SchedulerOfJobs(self),
+            new_steps=self._new_steps,
+            new_streams=self._new_streams,
             starts_draining=parts.starts_draining,
         )
+
+    def _new_steps(self, node: Node, attempt: Attempt) -> AttemptSteps:
+        """Return the durable steps of an attempt."""
+        parts = self._parts
+        child_enqueuer = child_jobs.ChildEnqueuer(parts.preparer, parts.enqueuer)
+        steps_class = self._steps_class or attempt_steps.AttemptSteps
+        return steps_class(parts.store.steps, child_enqueuer, node, attempt)
+
+    def _new_streams(self, node: Node, attempt: Attempt) -> AttemptStreams:
+        """Return the values and streams of an attempt."""
+        return attempt_streams.AttemptStreams(self._parts.store.streams, node, attempt)

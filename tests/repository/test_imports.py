@@ -1,6 +1,7 @@
 """Modules import one another in no circle, also within functions and for type checkers only.
 
-They read few private names of one another, and an import of one loads few others.
+They read few private names of one another, and an import of one loads few others. Programs that use the
+package itself have their bounds in ``tests/api/test_import_costs.py``.
 """
 
 from __future__ import annotations
@@ -39,9 +40,6 @@ OPTIONAL = {
 }
 """Packages that only some modules of pg_scheduler may load: they take time, and may be absent."""
 
-HEAVY = {"multiprocessing", "sqlite3", "tkinter", "unittest", "wsgiref", "xml"}
-"""The same for modules of the standard library, which other packages load as well."""
-
 
 class Cost(NamedTuple):
     """The most modules that an import may load in a new process, and the packages that it must not load."""
@@ -54,13 +52,6 @@ class Cost(NamedTuple):
 def cost(ours: int, others: int, *optional: str) -> Cost:
     return Cost(ours, others, frozenset(OPTIONAL.difference(optional)))
 
-
-CORE = Cost(275, 105, frozenset(OPTIONAL | HEAVY))
-"""`import pg_scheduler` loads 265 modules of ours, and 92 of asyncpg, pydantic, croniter and their needs.
-
-An idle worker needs 15 MiB for ours, so the first bound leaves little room. The second one is a tenth above
-what the locked versions load, because others load more.
-"""
 
 COSTS = {
     "pg_scheduler.sync": cost(300, 110, "uvloop"),
@@ -179,10 +170,6 @@ def problems(module: str, allowed: Cost) -> list[str]:
             if count > bound
         ),
     ]
-
-
-def test_import_of_the_package_loads_few_modules() -> None:
-    assert problems("pg_scheduler", CORE) == []
 
 
 @pytest.mark.slow

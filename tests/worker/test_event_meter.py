@@ -35,7 +35,7 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
-from pg_scheduler.statistics.service import new_meter
+from pg_scheduler.statistics.recording import new_meter
 from tests.support.inside import OUTCOMES, Meter, Store
 
 JOB = ("id", "mail", 1)
