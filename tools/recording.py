@@ -39,16 +39,17 @@ def programs_s() -> float:
             children = [
                 int(pid)
                 for thread in (process / "task").iterdir()
-                for pid in (thread / "children").read_text().split()
+                for pid in (thread / "children").read_text(encoding="utf-8").split()
             ]
         except OSError:  # it has ended, or this system has no such files
             continue
         for pid in children:
             try:
-                # The name of the program, in parentheses, may have blanks.
-                fields = (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
+                text = (PROCESSES / str(pid) / "stat").read_text(encoding="utf-8")
             except OSError:
                 continue
+            # The name of the program, in parentheses, may have blanks.
+            fields = text.rpartition(")")[2].split()
             total += sum(map(int, fields[11:15])) * TICK_S
             waiting.append(pid)
     return total

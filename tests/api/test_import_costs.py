@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from typing import NamedTuple
 
 import pytest
 
-import pg_scheduler
 from tools.environment import ROOT
 
 REPORT = """
@@ -118,49 +116,3 @@ def excess(program: str, bound: Bound, dsn: str) -> Iterator[str]:
 @pytest.mark.parametrize("program", BOUNDS, ids=["import", "enqueue", "work"])
 def test_program_loads_what_it_uses(program: str, dsn: str) -> None:
     assert [*excess(program, BOUNDS[program], dsn)] == []
-
-
-def test_lazy_modules_are_those_that_type_checkers_see() -> None:
-    """The contracts of imports read the imports for type checkers, so those must name the same modules."""
-    differing = []
-    for path in sorted((ROOT / "pg_scheduler").glob("**/*.py")):
-        text = path.read_text(encoding="utf-8")
-        if "= LazyModule(" not in text:
-            continue
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and node.orelse:
-                imported = dict(imports_of(node.body))
-                lazy = {
-                    statement.targets[0].id: ast.literal_eval(statement.value.args[0])
-                    for statement in node.orelse
-                    if isinstance(statement, ast.Assign)
-                    if isinstance(statement.targets[0], ast.Name) and isinstance(statement.value, ast.Call)
-                }
-                differing += [f"{path}: {item}" for item in lazy.items() if item not in imported.items()]
-    assert differing == []
-
-
-def imports_of(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield the names that statements import, and what each stands for."""
-    for node in body:
-        if isinstance(node, ast.ImportFrom):
-            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
-
-
-def test_public_names_are_those_that_type_checkers_see() -> None:
-    tree = ast.parse((ROOT / "pg_scheduler" / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = (
-        node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node)
-    )
-    homes = {name: home.rpartition(".")[0] for name, home in imports_of(block.body)}
-    assert homes.keys() == {*pg_scheduler.__all__} - {"__version__"}
-    table = pg_scheduler._MODULES
-    assert homes == {name: module for module, names in table.items() for name in names}
-    assert {*pg_scheduler.__all__} <= {*dir(pg_scheduler)}
-
-
-def test_missing_name_of_the_package_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'pg_scheduler' has no attribute 'Cron'"):
-        _ = pg_scheduler.Cron

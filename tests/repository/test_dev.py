@@ -124,7 +124,7 @@ class TestCommandLine:
             assert not is_alive(child)
 
     def test_old_python_can_run_the_module_that_explains_its_age(self) -> None:
-        ast.parse((ROOT / "tools" / "old_python.py").read_text(), feature_version=(3, 7))
+        ast.parse((ROOT / "tools" / "old_python.py").read_text(encoding="utf-8"), feature_version=(3, 7))
 
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
         for name in (

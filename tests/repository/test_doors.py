@@ -47,7 +47,7 @@ def test_private_module_is_found_however_it_is_named(tmp_path: Path, line: str) 
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     chain = ["tests.conftest", "tests.support.first", "tools.second", "pg_scheduler.jobs.rows"]
     assert stopping(tmp_path, Sources(tmp_path)) == {chain[-1]: chain}
 
@@ -90,7 +90,7 @@ def test_patches_are_found_however_they_are_written(
     tmp_path: Path, code: str, by_path: int, imported: int
 ) -> None:
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_it.py").write_text(code)
+    (tmp_path / "tests" / "test_it.py").write_text(code, encoding="utf-8")
     tests = Sources(tmp_path, "tests")
     (module,) = tests.modules.values()
     assert (dotted_patches(module), imported_patches(Sources(ROOT), tests, module)) == (by_path, imported)

@@ -65,9 +65,8 @@ class TestTier:
             "test_new": [0.123, 0.2, 2, 1],
         }
         record = tmp_path / "1.json"
-        record.write_text(
-            json.dumps({"costs": {f"tests/a/test_one.py::{name}": cost for name, cost in costs.items()}})
-        )
+        numbers = {f"tests/a/test_one.py::{name}": cost for name, cost in costs.items()}
+        record.write_text(json.dumps({"costs": numbers}), encoding="utf-8")
         assert tier.merge([record], COSTS) == {
             "tests/a/test_one.py": {
                 "test_cheap": COSTS["tests/a/test_one.py"]["test_cheap"],
@@ -91,7 +90,7 @@ class TestProcesses:
             "fails": "import pytest\ndef test_c(): assert False\n@pytest.mark.skip\ndef test_d(): ...\n",
         }
         for name, text in texts.items():
-            (tmp_path / f"test_{name}.py").write_text(text)
+            (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
         return [str(tmp_path / f"test_{name}.py") for name in texts]
 
     def test_results_of_all_processes_are_added_up(
@@ -106,7 +105,7 @@ class TestProcesses:
         assert shown.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
         assert "2| " in shown
         assert "assert False" in shown
-        costs = [json.loads(path.read_text())["costs"] for path in records.iterdir()]
+        costs = [json.loads(path.read_text(encoding="utf-8"))["costs"] for path in records.iterdir()]
         assert {name.rpartition("::")[2] for cost in costs for name in cost} == {
             f"test_{letter}" for letter in "abcd"
         }
@@ -117,7 +116,7 @@ class TestProcesses:
 
     def test_list_selects_files_and_functions(self, files: list[str], tmp_path: Path) -> None:
         names = tmp_path / "names"
-        names.write_text("test_passes.py::test_b\ntest_fails.py\n")
+        names.write_text("test_passes.py::test_b\ntest_fails.py\n", encoding="utf-8")
         options = ["--rootdir", str(tmp_path), "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
         command = [
             *processes.command(sys.executable),
