@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from pg_scheduler.base.lazy_imports import LazyClass
+
 T = TypeVar("T")
 
 CONNECTION: Final = "connection"
@@ -281,6 +283,8 @@ def _member(owner: type, name: str) -> Member:
     else:
         annotation, namespace = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
     value_class = namespace.get(str(annotation))
+    if isinstance(value_class, LazyClass):
+        value_class = value_class.resolve()
     # A facet is an attribute whose class has coroutine functions.
     if isinstance(value_class, type) and any(map(inspect.iscoroutinefunction, vars(value_class).values())):
         return Member(name, "facet", getter, value_class)

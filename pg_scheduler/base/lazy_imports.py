@@ -40,6 +40,27 @@ class LazyModule:
         return getattr(self._module, attribute)
 
 
+class LazyClass:
+    """A class whose module is imported when the class is called, or resolved.
+
+    It has the name of the class in a module whose annotations are read at run time, as `blocking.derive()` does.
+    """
+
+    __slots__ = ("_module", "_name")
+
+    def __init__(self, path: str) -> None:
+        self._module, _, self._name = path.rpartition(".")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return an object of the class."""
+        return self.resolve()(*args, **kwargs)
+
+    def resolve(self) -> type:
+        """Return the class."""
+        resolved: type = getattr(import_module(self._module), self._name)
+        return resolved
+
+
 def lazy_call(get: Callable[[], Callable[P, R]]) -> Callable[P, R]:
     """Return a function that calls the one which ``get()`` returns, each time."""
 

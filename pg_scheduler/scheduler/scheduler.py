@@ -21,7 +21,7 @@ import asyncpg
 from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn, server_in
 from pg_scheduler.base.job_imports import check_not_importing
-from pg_scheduler.base.lazy_imports import LazyModule, lazy_call
+from pg_scheduler.base.lazy_imports import LazyClass, LazyModule, lazy_call
 from pg_scheduler.base.public import public
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.base.status import JobStatus
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from pg_scheduler.queue import clean_ups, failure_alerts
     from pg_scheduler.scheduler import health as health_facts
     from pg_scheduler.scheduler import runtime as worker_runtime
-    from pg_scheduler.scheduler import schedules as schedule_facet
     from pg_scheduler.scheduler import signals as signal_calls
     from pg_scheduler.scheduler import tasks as task_facet
     from pg_scheduler.scheduler import wiring
@@ -116,7 +115,8 @@ if TYPE_CHECKING:
 else:
     worker_runtime = LazyModule("pg_scheduler.scheduler.runtime")
     wiring = LazyModule("pg_scheduler.scheduler.wiring")
-    schedule_facet = LazyModule("pg_scheduler.scheduler.schedules")
+    Schedules = LazyClass("pg_scheduler.scheduler.schedules.Schedules")
+    Tasks = LazyClass("pg_scheduler.scheduler.tasks.Tasks")
     task_facet = LazyModule("pg_scheduler.scheduler.tasks")
     signal_calls = LazyModule("pg_scheduler.scheduler.signals")
     health_facts = LazyModule("pg_scheduler.scheduler.health")
@@ -1592,7 +1592,7 @@ class Scheduler:
     @cached_property
     def tasks(self) -> Tasks:
         """The registered functions and the paused names; see `Tasks`."""
-        return task_facet.Tasks(self._parts)
+        return Tasks(self._parts)
 
     @overload
     def register(
@@ -1780,7 +1780,7 @@ class Scheduler:
     @cached_property
     def schedules(self) -> Schedules:
         """Schedules that are added, changed and read at run time; see `Schedules`."""
-        return schedule_facet.Schedules(self._parts)
+        return Schedules(self._parts)
 
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
         """Return the periodic functions of this process by dedup key."""

@@ -174,7 +174,6 @@ UNSEEN: Final = {
     "record_database": OTHER_TABLE,
     "record_dead_workers": FOR_PEOPLE,
     "record_vacuum": FOR_PEOPLE,
-    "register_worker": OTHER_TABLE,
     "replace_extended_jobs": WITHIN,
     "replace_jobs": WITHIN,
     "restart_leases": FOUND_AGAIN,
