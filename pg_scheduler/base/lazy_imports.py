@@ -43,7 +43,8 @@ class LazyModule:
 class LazyClass:
     """A class whose module is imported when the class is called, or resolved.
 
-    It has the name of the class in a module whose annotations are read at run time, as `blocking.derive()` does.
+    It stands under the name of the class in a module whose annotations are read at run time, as those of
+    facets are by ``blocking.derive()``.
     """
 
     __slots__ = ("_module", "_name")

@@ -303,11 +303,12 @@ class Worker:
     """The names of the jobs that it claims while none is paused; None if it does not report them."""
     health: Mapping[str, Any] = field(default_factory=dict)
     """As of the last heartbeat: ``pool`` (``size``, ``idle``, ``max``), ``loop_lag_s``, ``is_listening``,
-    ``has_liveness_lock`` and ``clock_offset_s`` (seconds by which the clock of its host is ahead of that of
-    the server, as measured by the heartbeat before). While the event loop is blocked, the lease keeper adds
-    ``loop_blocked_s``, ``blocking_job_id`` and ``blocking_job_name``; for 15 minutes afterwards there is
-    ``last_blocked`` (``seconds``, ``job_id``, ``job_name``). While ``is_stopping``, there is ``held``: the
-    attempts that run on, by job id. Empty for a worker of an earlier release."""
+    ``has_liveness_lock`` and, from the second one on, ``clock_offset_s`` (seconds by which the clock of its
+    host is ahead of that of the server, as measured by the heartbeat before). While the event loop is
+    blocked, the lease keeper adds ``loop_blocked_s``, ``blocking_job_id`` and ``blocking_job_name``; for 15
+    minutes afterwards there is ``last_blocked`` (``seconds``, ``job_id``, ``job_name``). While
+    ``is_stopping``, there is ``held``: the attempts that run on, by job id. Empty for a worker of an earlier
+    release."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the worker, and the limits of its tasks. Empty for a worker of an earlier release."""
 

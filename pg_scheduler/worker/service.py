@@ -226,14 +226,14 @@ class Service(ABC):
         else:
             # The first pass attends to what has woken the service before its start. It needs no second one.
             self._wakeup.clear()
-        run_pass = self.run_first
+        is_first = True
         while not self._is_stopping:
             began = time.monotonic()
             # What may end the sleep after this pass early.
             wakeup = self._wakeup
             try:
-                run_current, run_pass = run_pass, self.run_once
-                delay = await run_current()
+                run_pass, is_first = self.run_first if is_first else self.run_once, False
+                delay = await run_pass()
             except PoolClosedError:
                 # A closed pool stays closed, so this error ends the loop, and the Scheduler with it.
                 raise

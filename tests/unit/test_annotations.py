@@ -25,6 +25,7 @@ READERS = {"signature", "get_type_hints", "get_annotations", "__annotations__"}
 OWN_CODE = {
     "pg_scheduler/base/annotations.py": "reads those of user code",
     "pg_scheduler/base/blocking.py": "derives the blocking methods from those of this library",
+    "pg_scheduler/base/setting_rules.py": "checks the settings of this library by their annotations",
     "pg_scheduler/base/deprecation.py": "finds the place of a parameter of a function of this library",
     "pg_scheduler/cli/commands.py": "makes options from the functions of the commands",
     "pg_scheduler/cli/schema.py": "describes the JSON of classes of this library",

@@ -80,7 +80,7 @@ async def test_scheduler_starts_the_claimer_last_and_stops_the_heartbeat_last(po
     seen = Recorder(scheduler)
     await scheduler.start()
     firsts = list(dict.fromkeys(each.service for each in seen.of(PassFinished)))
-    assert firsts[:4] == ["heartbeat", "statistics_writer", "event_relay", "vacuum"]
+    assert firsts[:5] == ["listener", "heartbeat", "statistics_writer", "event_relay", "vacuum"]
     assert firsts[-1] == "claimer"
     kinds = [type(each) for each in seen.events]
     assert kinds.index(WorkerStarted) > kinds.index(PassFinished)
@@ -141,16 +141,18 @@ async def test_scheduler_async_with_raises_the_error_of_its_block(pool: asyncpg.
 async def test_supervisor_start_raises_the_error_of_a_part_that_ends_while_others_start(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Heartbeat.run_once
+    real = Heartbeat.run_first
     hearts: list[Heartbeat] = []
 
-    async def breaks_later(self: Heartbeat) -> float:
-        if hearts:
-            raise KeyError("a mistake")
+    async def note(self: Heartbeat) -> float:
         hearts.append(self)
         return await real(self)
 
-    monkeypatch.setattr(Heartbeat, "run_once", breaks_later)
+    async def break_down(_heartbeat: Heartbeat) -> float:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(Heartbeat, "run_first", note)
+    monkeypatch.setattr(Heartbeat, "run_once", break_down)
     scheduler = Scheduler(pool)
     scheduler.subscribe(
         lambda event: hearts[0].wake() if getattr(event, "service", "") == "rescuer" else None, PassFinished
