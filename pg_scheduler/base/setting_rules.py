@@ -13,7 +13,18 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    SupportsFloat,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pg_scheduler.errors import ConfigurationError
 
@@ -21,6 +32,9 @@ T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 
 _NUMBERS: Final = {int: "a valid integer", float: "a valid number"}
+_STRICT: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+"""The rules of pydantic for a class of settings that is part of a model."""
+
 _CLASSES: Final = {bool: "a valid boolean", str: "a valid string"}
 
 
@@ -97,6 +111,9 @@ def validated(
     def decorate(cls: type[T]) -> type[T]:
         build = cls.__init__
         kinds = get_type_hints(cls, include_extras=True)
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            # The namespace in which pydantic would look for the names is that of the package.
+            field.type = kinds[field.name]
 
         @functools.wraps(build)
         def construct(self: T, *args: Any, **kwargs: Any) -> None:
@@ -119,10 +136,35 @@ def validated(
             except ValueError as error:
                 raise ConfigurationError(str(error)) from error
 
+        def schema(_cls: type[T], kind: Any, handler: Callable[[Any], Any]) -> Any:
+            return _schema_for_pydantic(kind, handler, none_is_default=none_is_default)
+
         cls.__init__ = construct  # type: ignore[assignment, method-assign]
+        cls.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
+        cls.__get_pydantic_core_schema__ = classmethod(schema)  # type: ignore[attr-defined]
         return cls
 
     return decorate
+
+
+def _schema_for_pydantic(kind: Any, handler: Callable[[Any], Any], *, none_is_default: bool) -> Any:
+    """Return what lets a model of pydantic have a field of a class of settings: an object, or one in JSON."""
+    # Who has such a model has imported pydantic.
+    from pydantic_core.core_schema import (  # noqa: PLC0415
+        no_info_after_validator_function,
+        no_info_before_validator_function,
+    )
+
+    def without_none(value: Any) -> Any:
+        is_json = isinstance(value, dict)
+        return {name: part for name, part in value.items() if part is not None} if is_json else value
+
+    def checked(settings: Any) -> Any:
+        dataclasses.replace(settings)  # pydantic does not call the constructor, which checks the values
+        return settings
+
+    schema = no_info_after_validator_function(checked, handler(kind))
+    return no_info_before_validator_function(without_none, schema) if none_is_default else schema
 
 
 def _assigned(
@@ -183,7 +225,7 @@ def _choice(choices: tuple[str, ...], value: Any) -> str:
     if not isinstance(value, str) or value not in choices:
         *others, last = map(repr, choices)
         raise _InvalidTypeError(f"{', '.join(others)} or {last}")
-    return value
+    return choices[choices.index(value)]
 
 
 def _items(kind: Any, value: Any) -> Iterator[Any]:
@@ -202,15 +244,15 @@ def _object(value: Any) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise _InvalidPartError("must be a valid string", f"{key}.[key]", key)
-    return dict(value)
+    return {str.__str__(key): part for key, part in value.items()}
 
 
-def _number(kind: type[int | float], value: Any) -> int | float:
-    # A float may be written as an int, but True is no number.
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+def _number(kind: Any, value: Any) -> int | float:
+    # A float may be written as an int or a Decimal, but True is no number.
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else SupportsFloat):
         raise _InvalidTypeError(_NUMBERS[kind])
     try:
-        number = kind(value)
+        number: int | float = kind(value)
     except OverflowError as error:
         raise ValueError("must be a finite number") from error
     if not math.isfinite(number):
@@ -221,4 +263,5 @@ def _number(kind: type[int | float], value: Any) -> int | float:
 def _instance(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise _InvalidTypeError(_CLASSES.get(kind, f"an instance of {kind.__name__}"))
-    return value
+    # An enum of texts is formatted as the name of its member, not as the text.
+    return str.__str__(value) if kind is str else value

@@ -6,10 +6,13 @@ import asyncio
 import subprocess
 import sys
 from datetime import timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import asyncpg
 import pytest
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pg_scheduler import (
     ConfigurationError,
@@ -247,3 +250,59 @@ async def test_schedulers_do_not_share_registered_functions(make: Make) -> None:
     assert await one.load_task_functions() == []
     assert await two.load_task_functions() == ["settings.mine"]
     assert asyncio.get_running_loop().is_running()
+
+
+class Settings(BaseModel):
+    """The settings of an application, which has those of its Scheduler among its own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    polling: PollingConfig = PollingConfig()
+    vacuum: VacuumConfig = VacuumConfig()
+
+
+def test_a_model_of_pydantic_reads_and_writes_settings_as_json() -> None:
+    text = """{"polling": {"min_interval": 1},
+               "vacuum": {"completed": {"trigger": "time_based", "days": 3}, "failed": null}}"""
+    settings = Settings.model_validate_json(text)
+    assert settings.polling == PollingConfig(min_interval=1)
+    assert settings.vacuum == VacuumConfig(completed=VacuumPolicy.after_days(3))
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+    assert Settings(polling=settings.polling).polling is settings.polling
+    assert Settings.model_json_schema()["$defs"]["PollingConfig"]["additionalProperties"] is False
+
+
+@each_case(
+    ("text", "message"),
+    [
+        ('{"polling": {"backoff_multiplier": 0}}', "backoff_multiplier must be greater than or equal to 1"),
+        ('{"polling": {"max_interval": 0.01}}', "max_interval must be at least min_interval"),
+        ('{"polling": {"max_interval": "2"}}', "valid number"),
+        ('{"polling": {"interval": 1}}', "interval"),
+        ('{"vacuum": {"completed": {"trigger": "time_based", "days": -1}}}', "days must be"),
+    ],
+    ids=str,
+)
+def test_a_model_of_pydantic_refuses_what_the_constructor_refuses(text: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Settings.model_validate_json(text)
+
+
+class Place(str, Enum):  # noqa: UP042 - a StrEnum is formatted as its text
+    """An enum of texts, whose members are formatted as their names."""
+
+    SCHEMA = "jobs"
+    ROLE = "worker"
+
+
+async def test_settings_become_plain_texts_and_numbers(pool: asyncpg.Pool) -> None:
+    role: Any = Place.ROLE
+    config = config_of(
+        Scheduler(pool, schema=Place.SCHEMA, role=role, only=[Place.ROLE], metadata={Place.SCHEMA: 1})
+    )
+    assert config.metadata is not None
+    texts = [config.schema, config.role, *config.only, *config.metadata]
+    assert texts == ["jobs", "worker", "worker", "jobs"]
+    assert {type(text) for text in texts} == {str}
+    seconds: Any = Decimal("0.5")
+    assert type(PollingConfig(min_interval=seconds).min_interval) is float
