@@ -10,6 +10,8 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.base.health import STEADY_INTERVALS
@@ -71,6 +73,9 @@ class Heartbeat(Service):
         self._lock_looks = node.lock_looks
         # When the registration was requested, by the monotonic clock, and its answer, until the first pass.
         self._first_answer: tuple[float, RenewResult] | None = None
+        # Until when other workers may have registered at the same time, so that neither has seen the other.
+        # None once their names were read.
+        self._unseen_until: datetime | None = None
         self._reported_at_renewal: int | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
@@ -99,9 +104,10 @@ class Heartbeat(Service):
         else:
             # No other worker has a liveness lock, so there is none to look at.
             self._lock_looks.last_at = requested_at
+            self._unseen_until = registration.answer.now + timedelta(seconds=time.monotonic() - requested_at)
 
-    async def _warn_of_shared_names(self) -> None:
-        """Log which other services have tasks of the same names."""
+    async def _warn_of_shared_names(self, *, started_until: datetime | None = None) -> None:
+        """Log which other services, of those that started until then, have tasks of the same names."""
         settings = ReportedSettings(self._reporter.worker.settings)
         # A service may have many workers. One log record is written for each version of the code, and names
         # one of the workers that have it.
@@ -112,7 +118,8 @@ class Heartbeat(Service):
             # The fingerprints of its functions, which are the same for workers with the same code.
             code = other_settings.fingerprints
             is_alive_elsewhere = other.is_alive and other.worker_id != self._worker_id
-            if not is_alive_elsewhere or code in reported_codes:
+            is_later = started_until is not None and other.started_at > started_until
+            if not is_alive_elsewhere or is_later or code in reported_codes:
                 continue
             if shared.names and shared.are_different_services:
                 reported_codes.append(code)
@@ -156,7 +163,13 @@ class Heartbeat(Service):
             if held and not self._lease.is_trusted:
                 self._lose_lease()
             raise
-        return await self._obey(answer, held, requested_at)
+        delay = await self._obey(answer, held, requested_at)
+        if self._unseen_until is not None:
+            # Without an answer, the next heartbeat reads the names.
+            with suppress(DatabaseUnavailableError):
+                await self._warn_of_shared_names(started_until=self._unseen_until)
+                self._unseen_until = None
+        return delay
 
     async def _obey(self, answer: RenewResult, held: Mapping[str, int], requested_at: float) -> float:
         """Do what the answer to a heartbeat requires; return the seconds until the next heartbeat.

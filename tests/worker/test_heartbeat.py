@@ -460,3 +460,54 @@ async def test_heartbeat_revokes_all_at_once_when_an_outage_is_known(
         await seen.until(JobLost, job_id="a")
     assert is_in_time == [True]
     await heartbeat.stop()
+
+
+def two_services(store: Store, bus: EventBus) -> tuple[Parts, Parts]:
+    """Two workers with other code for one name, and with a name of their own."""
+
+    async def other_work() -> int:
+        return 1
+
+    parts, others = Parts(store, bus), Parts(store, bus, worker_id="other")
+    for worker, code in ((parts, work), (others, other_work)):
+        worker.tasks.register(code, name="shared")
+        worker.tasks.register(Gate().job, name=f"only {worker.worker_id}")
+    return parts, others
+
+
+async def test_services_that_register_at_the_same_time_are_warned_of_shared_names(
+    store: Store, bus: EventBus, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither sees the other when it registers, because the rows are not committed yet."""
+    parts, others = two_services(store, bus)
+    heartbeat = parts.heartbeat()
+    await others.heartbeat().prepare()
+    async with pool.acquire() as connection:
+        await connection.execute("CREATE TEMP TABLE rows AS SELECT * FROM scheduler_workers")
+        await connection.execute("DELETE FROM scheduler_workers")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO scheduler_workers SELECT * FROM rows")
+            await heartbeat.prepare()
+    assert "other code" not in caplog.text
+    await heartbeat.run_once()
+    assert "worker other on" in caplog.text
+    caplog.clear()
+    await heartbeat.run_once()
+    assert caplog.text == ""
+
+
+async def test_only_the_later_one_of_two_services_is_warned_of_shared_names(
+    store: Store, bus: EventBus, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts, others = two_services(store, bus)
+    heartbeat = parts.heartbeat()
+    await heartbeat.prepare()
+    await others.heartbeat().prepare()
+    assert "worker me on" in caplog.text
+    # The time between the two may have been shorter than a round trip.
+    await pool.execute(
+        "UPDATE scheduler_workers SET started_at = started_at + interval '1 minute' WHERE worker_id = 'other'"
+    )
+    caplog.clear()
+    await heartbeat.run_once()
+    assert caplog.text == ""

@@ -84,6 +84,7 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     listener, heartbeat = parts.listener(), parts.heartbeat()
     scanner, planner, claimer = parts.scanner(), parts.planner(), parts.claimer()
     await heartbeat.prepare()
+    await heartbeat.run_once()  # which reads the workers that registered at the same time
     await listener.run_once()
     await scanner.run_once()
     await claimer.run_once()  # whose connections are there now, with their settings
