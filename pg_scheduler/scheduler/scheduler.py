@@ -20,6 +20,7 @@ import asyncpg
 
 from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn, server_in
+from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
 from pg_scheduler.base.lazy_imports import LazyClass, LazyModule, lazy_call
 from pg_scheduler.base.public import public
@@ -86,8 +87,6 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.statistics.recording import new_meter
 
 if TYPE_CHECKING:
-    from pg_scheduler.base import health as health_rules
-    from pg_scheduler.base.health import Health
     from pg_scheduler.jobs import streams as stream_values
     from pg_scheduler.jobs.streams import StreamItem
     from pg_scheduler.queue import clean_ups, failure_alerts
@@ -120,7 +119,6 @@ else:
     task_facet = LazyModule("pg_scheduler.scheduler.tasks")
     signal_calls = LazyModule("pg_scheduler.scheduler.signals")
     health_facts = LazyModule("pg_scheduler.scheduler.health")
-    health_rules = LazyModule("pg_scheduler.base.health")
     clean_ups = LazyModule("pg_scheduler.queue.clean_ups")
     failure_alerts = LazyModule("pg_scheduler.queue.failure_alerts")
     attempt_steps = LazyModule("pg_scheduler.steps.attempt")
@@ -562,7 +560,7 @@ class Scheduler:
         blocked, the answer names the job that blocks it. A call in the event loop itself always finds the
         loop responding.
         """
-        return health_rules.judge(health_facts.facts_about(self._parts.life))
+        return judge(health_facts.facts_about(self._parts.life))
 
     # -- enqueue -------------------------------------------------------------------------------------------
 

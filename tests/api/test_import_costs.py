@@ -65,7 +65,7 @@ FEATURES = (
     *("streams", "triggers", "worker.claimer", "worker.executor", "worker.runners", "worker.vacuum"),
     *("jobs.chunk", "jobs.pause", "jobs.steps", "jobs.streams", "jobs.typed", "jobs.values"),
     *("queue.clean_ups", "queue.failure_alerts", "scheduler.runtime", "scheduler.schedules"),
-    *("scheduler.signals", "scheduler.tasks", "base.health", "base.validators"),
+    *("scheduler.signals", "scheduler.tasks", "base.validators"),
 )
 """What a process that enqueues plain jobs does not need."""
 

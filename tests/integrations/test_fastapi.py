@@ -103,3 +103,11 @@ async def test_override_binds_jobs_to_the_transaction_of_a_test(
         await transaction.rollback()
         assert await client.get_job(job_id) is None
     assert await pool.fetchval("SELECT count(*) FROM orders") == 0
+
+
+async def test_health_of_a_scheduler_is_an_endpoint(dsn: str) -> None:
+    """FastAPI evaluates the annotation of what the function returns."""
+    app = FastAPI()
+    async with Scheduler.connect(dsn, start=False) as client:
+        app.get("/health")(client.health)
+        assert (await asgi.get(app, "/health"))["state"] == client.health().state
