@@ -22,8 +22,10 @@ def test_commands_of_the_page_run_in_order(call: Run, dsn: str, monkeypatch: pyt
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     commands = [snippet for snippet in snippets_of(PAGE) if snippet.kind == "console"]
     lines = [line for snippet in commands for line in snippet.code.splitlines()]
-    assert lines
-    for line in lines:
+    # The first three make the environment, which these tests have.
+    assert [line.split()[1] for line in lines[:3]] == ["python3", ".", "pip"]
+    assert len(lines) > 3
+    for line in lines[3:]:
         assert line.startswith("$ pg-scheduler ")
         ran = call(*shlex.split(line)[2:])
         assert ran.code == 0, f"{line}: {ran.err}"

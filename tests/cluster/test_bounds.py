@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final
 import asyncpg
 import pytest
 
-import pg_scheduler.scheduler.scheduler as scheduler_module
 from pg_scheduler import (
     ConflictResolution,
     JobPriority,
@@ -66,9 +65,8 @@ from tests.support.inside import (
     JobFigures,
     Outcome,
     Store,
-    periodic_catalogue,
 )
-from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
+from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, parts_of, worker
 from tests.support.stories import NIGHTLY
 from tests.support.worker import now
 
@@ -205,7 +203,6 @@ async def test_scheduler_methods_raise_within_the_limit_when_the_server_is_froze
     @periodic(every=timedelta(hours=1), dedup_key="hourly")
     async def hourly() -> None: ...
 
-    vars(scheduler_module)["periodic_catalogue"].add(periodic_catalogue.configs()["hourly"])
     public = {
         name
         for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
@@ -667,7 +664,7 @@ async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
         }
         try:
             calls = dict(list(STORE_CALLS.items())[part::PARTS])
-            it = SimpleNamespace(**vars(store), migrate=store.migrate, people=people)
+            it = SimpleNamespace(**parts_of(store), migrate=store.migrate, people=people)
             await assert_all_end(calls, it, private_dsn, private_server)
         finally:
             await connections.release_held()
@@ -708,7 +705,7 @@ async def test_store_methods_raise_connection_lost_when_their_connection_ends_be
     pool = await asyncpg.create_pool(private_dsn, min_size=1, max_size=5, connection_class=EndingConnection)
     await Scheduler(pool).initialize_db()
     store = Store(Connections(pool), schema="public")
-    it = SimpleNamespace(**vars(store), migrate=store.migrate, people=InspectionStore(store))
+    it = SimpleNamespace(**parts_of(store), migrate=store.migrate, people=InspectionStore(store))
     others: dict[str, BaseException | None] = {}
     monkeypatch.setattr(EndingConnection, "ends", True)
     for name, call in STORE_CALLS.items():

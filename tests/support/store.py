@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -45,11 +45,25 @@ def as_user(dsn: str, user: str) -> str:
     return parts._replace(netloc=f"{user}@{address}").geturl()
 
 
+def parts_of(store: Store | InspectionStore) -> dict[str, Any]:
+    """Return the public attributes of a store, also those that it makes at their first use."""
+    late = {
+        name
+        for owner in type(store).__mro__
+        for name, value in vars(owner).items()
+        if isinstance(value, cached_property)
+    }
+    names = (name for name in {*vars(store), *late} if not name.startswith("_"))
+    return {name: getattr(store, name) for name in names}
+
+
 def methods_of(store: Store | InspectionStore) -> set[str]:
     """Return the public methods of a store and its repositories, as they are called on it."""
     owners: dict[str, object] = {"": store}
     owners |= {
-        f"{name}.": each for name, each in vars(store).items() if type(each).__name__.endswith("Repository")
+        f"{name}.": part
+        for name, part in parts_of(store).items()
+        if type(part).__name__.endswith("Repository")
     }
     return {
         f"{prefix}{name}"
