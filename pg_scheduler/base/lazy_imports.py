@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +38,12 @@ class LazyModule:
         if self._module is None:
             self._module = import_module(self._name)
         return getattr(self._module, attribute)
+
+
+def import_now(*modules: object) -> None:
+    """Import these lazy modules, so that nothing waits for them later."""
+    for module in modules:
+        cast("LazyModule", module).__getattr__("__name__")
 
 
 class LazyClass:

@@ -22,7 +22,7 @@ from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn, server_in
 from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
-from pg_scheduler.base.lazy_imports import LazyClass, LazyModule, lazy_call
+from pg_scheduler.base.lazy_imports import LazyClass, LazyModule, import_now, lazy_call
 from pg_scheduler.base.public import public
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.base.status import JobStatus
@@ -2072,6 +2072,8 @@ class Scheduler:
         runtime = runtime_class(
             self._node(), worker_runtime.Slices(parts.store, parts.declared, parts.job_builders)
         )
+        # The event loop must not wait for an import while jobs run.
+        import_now(attempt_steps, child_jobs, attempt_streams)
         # From here on, a signal such as "a job is due" wakes the parts of the worker that it concerns.
         wiring.connect(runtime)
         return runtime
