@@ -72,16 +72,23 @@ class Recorder:
     folder: Path
     costs: defaultdict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
     outcomes: Counter[str] = field(default_factory=Counter)
+    programs_s: float = 0.0
+
+    def processor_s(self) -> float:
+        """Return the processor time of this process and of its programs."""
+        # While processes end, the lists of the system may lack one, which the next look has again.
+        self.programs_s = max(self.programs_s, programs_s())
+        return time.process_time() + self.programs_s
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measure a test with its fixtures."""
-        processor_s, elapsed_s = time.process_time() + programs_s(), time.monotonic()
+        processor_s, elapsed_s = self.processor_s(), time.monotonic()
         try:
             return (yield)
         finally:
             cost = self.costs[item.nodeid.partition("[")[0]]
-            cost.processor_s += time.process_time() + programs_s() - processor_s
+            cost.processor_s += self.processor_s() - processor_s
             cost.elapsed_s += time.monotonic() - elapsed_s
             cost.cases += 1
             cost.is_slow = item.get_closest_marker("slow") is not None

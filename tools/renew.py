@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import diagrams, package
+from tools import diagrams, package, tier
 from tools.dashboards import __main__ as dashboards_program
 from tools.environment import ROOT, DevError, call
 from tools.reference import listings, names, stub
@@ -128,6 +128,12 @@ DERIVED: Final = (
     Derived("listings of the reference", ("docs/**/*.md",), listings.pages_with_listings),
     Derived("diagrams", ("docs/figures/*.txt",), drawn),
     Derived("files of the nightly workflow", (".github/workflows/nightly.yml",), nightly),
+    Derived(
+        "costs of tests, and the tier",
+        ("tests/durations.json", "tests/tier.txt"),
+        tier.texts,
+        compared_by="tests/repository/test_suite.py",
+    ),
     Derived("contents of the distributions", ("tools/contents/*.txt",), contents, "python3 dev.py package"),
     Derived("tables, and what commands print", GOLDEN, compared_by="the tests that call golden()"),
     Derived(
@@ -143,6 +149,13 @@ DERIVED: Final = (
         compared_by="tests/repository/test_picture.py",
         command="python3 dev.py picture",
         takes="half a minute of a demo",
+    ),
+    Derived(
+        "tests of each function",
+        ("tests/reach.json",),
+        compared_by="tests/repository/test_suite.py",
+        command="python3 -m tools.reach",
+        takes="ten minutes",
     ),
     Derived(
         "lock files",

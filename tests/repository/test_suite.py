@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,88 @@ import pytest
 from tools import changed, mutations, processes, suite, tier
 from tools.environment import ROOT, DevError
 from tools.suite import Cost, Suite
+
+UNRECORDED_S = 0.15
+"""What a test is assumed to cost that has not been recorded: about a start of a Scheduler."""
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Suite:
+    """The tier and the costs of this repository."""
+    return suite.load()
+
+
+def functions_of(file: str) -> Iterator[str]:
+    """Yield the names of the test functions of a file, as pytest writes them behind the path."""
+
+    def visit(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+                yield from visit(node.body, f"{prefix}{node.name}::")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield f"{prefix}{node.name}"
+
+    return visit(ast.parse((ROOT / file).read_text("utf-8")).body, "")
+
+
+class TestBudget:
+    def test_tier_costs_no_more_than_its_budget(self, recorded: Suite) -> None:
+        unrecorded = [
+            f"{file}::{name}"
+            for file in suite.beside_checks(suite.usual_files())
+            if recorded.tier_has(file)
+            for name in functions_of(file)
+            if name not in recorded.costs.get(file, {})
+        ]
+        total_s = tier.total_s(recorded) + UNRECORDED_S * len(unrecorded)
+        assert total_s <= tier.TIER_S, (
+            f"the tier costs {total_s:.0f} core-seconds, of which {len(unrecorded)} tests are estimated; "
+            "run python3 dev.py test --all, then python3 dev.py renew"
+        )
+
+    def test_tier_has_the_cheapest_test_of_each_guard(self, recorded: Suite) -> None:
+        for mutation in mutations.load():
+            costs_s = {
+                test: recorded.costs[file][name].processor_s
+                for test in mutation.tests
+                for file, _, name in [test.partition("::")]
+                if name in recorded.costs.get(file, {})
+            }
+            in_tier = [test for test in mutation.tests if is_in_tier(recorded, test)]
+            assert in_tier or not costs_s, f"{mutation.name}: none of {mutation.tests} is in tests/tier.txt"
+            if costs_s:
+                assert min(costs_s.values()) == min(costs_s.get(test, 0.0) for test in in_tier), mutation.name
+
+    def test_tier_has_tests_of_each_file(self, recorded: Suite) -> None:
+        """So each room, command, page and tool has tests in it, but those whose tests are all slow."""
+        files = suite.usual_files()
+        usual = [
+            file for file in files if any(not cost.is_slow for cost in recorded.costs.get(file, {}).values())
+        ]
+        assert [file for file in usual if not recorded.tier_has(file)] == []
+
+    def test_tier_has_tests_of_each_module_of_the_package_that_any_test_calls(self, recorded: Suite) -> None:
+        reach = changed.load_reach()
+        assert len(reach) > 500
+        called = {path: {test for tests in names.values() for test in tests} for path, names in reach.items()}
+        missing = [
+            path
+            for path, tests in called.items()
+            if tests and not any(is_in_tier(recorded, test) for test in tests)
+        ]
+        assert missing == []
+
+    def test_recorded_files_exist(self, recorded: Suite) -> None:
+        gone = [file for file in recorded.costs if not (ROOT / file).exists()]
+        assert gone == [], "run python3 dev.py renew"
+
+
+def is_in_tier(recorded: Suite, test: str) -> bool:
+    """Return whether the tier has a test function of the repository."""
+    file, _, name = test.partition("::")
+    cost = recorded.costs.get(file, {}).get(name)
+    return recorded.is_in_tier(test, is_slow=cost is not None and cost.is_slow)
+
 
 COSTS = {
     "tests/a/test_one.py": {
@@ -131,6 +215,24 @@ class TestProcesses:
 
 
 class TestChanged:
+    def test_changed_function_has_the_tests_that_call_it(self) -> None:
+        path = "pg_scheduler/base/backoff.py"
+        reach = changed.load_reach()[path]
+        name = max(reach, key=lambda name: len(reach[name]))
+        source = (ROOT / path).read_text(encoding="utf-8")
+        lines = {
+            line for line, function in changed.functions_of(source, whole=True).items() if function == name
+        }
+        choice = changed.choose({path: lines})
+        assert set(choice.tests) & set(reach[name])
+        assert (choice.files, choice.untested) == ([], [])
+
+    def test_changed_statement_has_the_tests_of_the_functions_that_name_it(self) -> None:
+        path = "pg_scheduler/database/identity.sql"
+        text = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        number = next(number for number, line in enumerate(text, 1) if line.startswith("-- name: has_work"))
+        assert changed.choose({path: {number + 1}}).tests
+
     def test_changed_file_of_tests_runs_as_a_whole(self) -> None:
         choice = changed.choose({"tests/unit/test_backoff.py": {1}})
         assert choice.files == ["tests/unit/test_backoff.py"]
