@@ -201,6 +201,7 @@ async def test_heartbeat_sends_one_statement_for_any_number_of_jobs(
     assert len(executor.in_flight.held()) == jobs
     heartbeat = parts.heartbeat()
     await heartbeat.prepare()
+    await heartbeat.run_once()  # that of a worker which was alone reads who has come since
     await sent.take()
     await heartbeat.run_once()
     beat = await sent.take()
