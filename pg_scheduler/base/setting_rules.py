@@ -179,8 +179,8 @@ def _assigned(
     ]
     values = dict(zip(positional, args, strict=False))
     faults += [f"{name} has two values" for name in kwargs if name in values]
-    known = {field.name for field in fields}
-    faults += [f"{name} is not a setting of {cls.__name__}" for name in kwargs if name not in known]
+    field_names = {field.name for field in fields}
+    faults += [f"{name} is not a setting of {cls.__name__}" for name in kwargs if name not in field_names]
     values |= kwargs
     faults += [
         f"{cls.__name__} requires {names.get(field.name, field.name)}="
